@@ -562,8 +562,8 @@ class _Shrinking:
 
         That is one of which constants know alone, whose elements are all alike, or
         positions: of windows, say, that are gathered.  At its true extent it is as
-        long on both sides.  Positions under another name are as long as all those of
-        the program that there are so many of.
+        long on both sides.  Positions are as long as all those of the program that
+        there are so many of: names say nothing of which windows are whose.
         """
         program, candidate = self.graphs
         counted, values = _counted(candidate), kernel_types(candidate).keys()
@@ -573,13 +573,16 @@ class _Shrinking:
         passed = {i.name for i in program.inputs} | {r.value for r in program.returns}
         others = _names(program, _counted(program)) - _names(program, passed)
         for name, extent in candidate.extents:
-            alike = program.extent_of.get(name) == extent is not None
-            if alike and (name in free or name not in tensors):
+            if extent is None:
+                continue
+            as_long = [n for n in sorted(others) if program.extent_of.get(n) == extent]
+            if name in free and as_long:
+                for other in as_long:
+                    self.classes.join((0, other), (1, name))
+            elif program.extent_of.get(name) == extent and (
+                name in free or name not in tensors
+            ):
                 self.classes.join((0, name), (1, name))
-            elif name in free and extent is not None:
-                for other in sorted(others):
-                    if program.extent_of.get(other) == extent:
-                        self.classes.join((0, other), (1, name))
 
     def _relate_cuts(self, parts: Sequence[Part]) -> None:
         """Dims that are cut, and made alike of the same dims, are the same.

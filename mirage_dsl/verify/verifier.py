@@ -222,12 +222,13 @@ def verify(
         CheckError: One of them is no graph.
     """
     mugraph, asked = graph_of(candidate), graph_of(program, "program", "mugraph")
-    if method == "exact":
-        return verify_exact(mugraph, asked, seed=seed, stability=stability)
-    how = _How(seed, chains, seeds, stability)
     both = _with_windows_alike(mugraph, asked)
-    found = _by_sections(*both, how)
-    found = _whole(*both, how) if found is None else found
+    if method == "exact":
+        found = verify_exact(*both, seed=seed, stability=stability)
+    else:
+        how = _How(seed, chains, seeds, stability)
+        sections = _by_sections(*both, how)
+        found = _whole(*both, how) if sections is None else sections
     if both == (mugraph, asked):
         return found
     return replace(

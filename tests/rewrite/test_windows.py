@@ -88,6 +88,14 @@ def test_the_format_stays(name: str, dtype: str) -> None:
     assert not check(with_windows(program))
 
 
+@pytest.mark.parametrize("name", ["max, one axis", "mean of what is there"])
+def test_normal_forms_are_not_of_a_function_that_stands_in(name: str) -> None:
+    program = program_of(name)
+    written = with_windows(program)
+    assert mirage.verify(written, program, method="exact").verdict != "different"
+    assert mirage.verify(program, program, method="exact").verdict == "equal"
+
+
 OTHERS = {
     "stride": (3, 3),
     "padding": (0, 0),
@@ -141,6 +149,25 @@ def test_calls_are_replaced_by_graphs_with_names_of_their_own() -> None:
     x = np.random.default_rng(1).normal(size=shape)
     np.testing.assert_array_equal(evaluate_numpy(made, x), evaluate_numpy(program, x))
     assert mirage.verify(made, program).ok
+
+
+def alike(x: torch.Tensor) -> torch.Tensor:
+    y = functional.max_pool1d(x, 3, 1, 1)
+    return functional.avg_pool1d(torch.relu(y), 3, 1, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_names_do_not_tell_whose_windows_are_whose(seed: int) -> None:
+    """Of two with windows of one size, each has the name here that the other has there.
+
+    So it is where the second call alone became a kernel.
+    """
+    program = mirage.kernel(alike).bind(mirage.spec((2, 3, 9), "float32")).program
+    made = program
+    for call in pools(program)[::-1]:
+        made = in_place(made, call, with_windows(alone(made, call)))
+    assert mirage.verify(made, program, seed=seed).ok
+    assert mirage.verify(made, with_windows(program), seed=seed).ok
 
 
 def dilated(x: torch.Tensor) -> torch.Tensor:
