@@ -18,18 +18,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError
+from mirage_dsl.core.types import MemorySpace, flat_type
 from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named
+from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named, evaluate_numpy
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
     KernelGraph,
+    Return,
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
@@ -176,6 +178,52 @@ def _at(program: TileProgram, block: BlockGraph) -> TileProgram:
     if loop is not None and loop.dim in steps:
         loop = replace(loop, tile=1)
     return replace(program, grid=grid, loop=loop)
+
+
+# -- Positions of library kernels ------------------------------------------------------
+
+_MOST_POSITIONS = 1 << 22
+"""More positions than these are not looked at one by one."""
+
+
+@lru_cache(maxsize=64)
+def picks_outside(graph: KernelGraph) -> bool:
+    """Whether library kernels pick elements that do not exist, at positions of no data.
+
+    PyTorch refuses that, also where nothing of them is chosen; lanes of a block are
+    just not read.
+    """
+    for node in graph.applies:
+        if node.op.kind is not Kind.GATHER:
+            continue
+        extent = graph.extent_of.get(str(node.attr("dim")))
+        positions = _made_of_positions(graph, node.values[1])
+        if extent is None or positions is None:
+            continue
+        (at,) = evaluate_numpy(positions)
+        if at.size and (at.min() < -extent or at.max() >= extent):
+            return True
+    return False
+
+
+def _made_of_positions(graph: KernelGraph, value: str) -> KernelGraph | None:
+    """What computes a value; None if it is of data, or of too many elements."""
+    types, wanted = kernel_types(graph), {value}
+    nodes: list[Apply] = []
+    for node in reversed(graph.nodes):
+        if isinstance(node, Apply) and node.result in wanted:
+            nodes.append(node)
+            wanted.update(node.values)
+    indices = tuple(i for i in graph.indices if i.name in wanted)
+    known = {n.result for n in nodes} | {i.name for i in indices}
+    sizes = [[graph.extent_of.get(n) for n in types[v].names] for v in wanted]
+    most = max(math.prod(n or math.inf for n in size) for size in sizes)
+    if wanted != known or most > _MOST_POSITIONS:
+        return None
+    kind = flat_type(types[value].dtype, types[value].dims, MemorySpace.DEVICE)
+    returns = (Return(value, kind),)
+    made = tuple(reversed(nodes))
+    return replace(graph, inputs=(), nodes=made, returns=returns, indices=indices)
 
 
 # -- Verification ----------------------------------------------------------------------
@@ -454,6 +502,12 @@ class _Verification:
         if failed is not None:
             number = tallies.index(failed)
             return self._refused(failed.outcome, fields[number].shrunk)
+        if picks_outside(self.candidate) and not picks_outside(self.program):
+            return self._certificate(
+                "not equivalent: library kernels of the candidate pick elements that "
+                "do not exist, which PyTorch refuses",
+                "different",
+            )
         sampled = self._sampled(fields[0].with_reading(reading))
         if sampled.difference is not None:
             reason = f"not equivalent: {sampled}"

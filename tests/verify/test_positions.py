@@ -147,3 +147,29 @@ def test_dims_of_positions_alone_are_as_long_on_both_sides(
     for seed in SEEDS:
         found = verify(candidate, program, seed=seed)
         assert found.ok == right, (seed, str(found))
+
+
+LONGER = WINDOWS.replace("n = 31", "n = 32")
+
+
+def test_what_nothing_chooses_is_picked_by_blocks_alone() -> None:
+    """PyTorch refuses positions outside, whatever becomes of the elements."""
+    program = parse(LONGER.replace("BODY", AS_WRITTEN))
+    anywhere = AS_WRITTEN.replace("gather x, place", "gather x, before")
+    library = parse(LONGER.replace("BODY", anywhere))
+    inside = IN_A_BLOCK.replace("FIRST", "0").replace("FILL", "-inf")
+    block = parse(
+        LONGER.replace("BODY", inside.replace("gather t, place", "gather t, at"))
+    )
+    for seed in SEEDS:
+        assert not verify(library, program, seed=seed).equivalent, seed
+        assert verify(block, program, seed=seed).ok, seed
+
+
+def test_positions_that_exist_need_no_condition() -> None:
+    """One ahead of the first is the last one, which nothing chooses either."""
+    program = parse(WINDOWS.replace("BODY", AS_WRITTEN))
+    anywhere = AS_WRITTEN.replace("gather x, place", "gather x, before")
+    candidate = parse(WINDOWS.replace("BODY", anywhere))
+    for seed in SEEDS:
+        assert verify(candidate, program, seed=seed).ok, seed
