@@ -735,13 +735,14 @@ def _in_order(
 
     Or where no generated kernel was, for want of time, that clearly takes less than the
     program by estimate: as of a network, whose dozens of kernels take long to compile.
+    Of what calls libraries alone there are times, which say more.
     """
     if not found:
         _log.warning("%s: no candidate could be timed", result.program.name)
         return Tuned(result, tuple(measured))
     if _ran_out(measured):
         most = CLEARLY * estimate(result.library, hardware).microseconds
-        if result.best.cost.microseconds < most:
+        if result.best.mugraph.blocks and result.best.cost.microseconds < most:
             _log.info("%s: the best by estimate, untimed", result.program.name)
             return Tuned(result, tuple(measured))
     return Tuned(replace(result, candidates=_merged(found, result)), tuple(measured))

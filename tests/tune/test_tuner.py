@@ -144,6 +144,24 @@ def test_what_is_clearly_better_by_estimate_needs_no_time(
     assert not tuned(result, use_cache=False).result.best.mugraph.blocks
 
 
+def test_of_library_calls_times_say_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another form of the program was slower, whatever its estimate says."""
+    result = searched()
+    names = {n.result: f"{n.result}_too" for n in result.program.applies}
+    other = Renaming({}, names, ()).graph(result.program)
+    assert other != result.program
+    first = replace(result.best, mugraph=other)
+    result = replace(result, candidates=(first, *result.candidates))
+
+    def judge(graph: KernelGraph) -> Timing:
+        if graph.blocks:
+            return Timing(0, reason=NO_TIME)
+        return Timing(0, 60.0 if graph == other else 30.0, 1e-4)
+
+    Device(monkeypatch, judge)
+    assert tuned(result, use_cache=False).result.best.mugraph == result.program
+
+
 def test_nothing_is_timed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     result = searched()
     device = Device(monkeypatch, library_first)
