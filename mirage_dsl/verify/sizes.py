@@ -19,16 +19,26 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import Axis, TensorType, axis_text
+from mirage_dsl.core.types import (
+    Axis,
+    MemorySpace,
+    Scalar,
+    TensorType,
+    axis_text,
+    flat_type,
+)
 from mirage_dsl.ir.analysis.integers import indexed_too_short
+from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
     Input,
     KernelGraph,
     KernelNode,
+    Return,
     Split,
     dims_of,
 )
@@ -43,6 +53,7 @@ from mirage_dsl.ir.maps import (
 )
 from mirage_dsl.ir.walk import map_nodes, operands_of, results_of
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import LESS, LESS_EQUAL, WHERE
 from mirage_dsl.verify.constants import brought_together, literals, with_literals
 
 # -- What two graphs have in common ----------------------------------------------------
@@ -438,6 +449,7 @@ def shrink(
     ragged: bool,
     seed: int,
     tiny: bool = False,
+    whole: bool = False,
 ) -> Shrunk:
     """Both graphs at small sizes.
 
@@ -447,16 +459,17 @@ def shrink(
         ragged: Leave the last tile of each split incomplete.
         seed: Decides which dim gets which size.
         tiny: As small as serves, for arithmetic that is slow.
+        whole: No window of the program is outside as a whole.
 
     Raises:
         UnsupportedError: The graphs relate extents in a way that cannot be shrunk.
     """
     other: Mapping[tuple[object, ...], int] = {}
     if ragged and not tiny:
-        even = _Shrinking(candidate, program, False, seed, tiny)
+        even = _Shrinking(candidate, program, False, seed, tiny, whole)
         even.run({})
         other = even.sizes
-    return _Shrinking(candidate, program, ragged, seed, tiny).run(other)
+    return _Shrinking(candidate, program, ragged, seed, tiny, whole).run(other)
 
 
 def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
@@ -480,10 +493,12 @@ class _Shrinking:
         ragged: bool,
         seed: int,
         tiny: bool,
+        whole: bool = False,
     ) -> None:
         self.graphs = (program, candidate)
         self.ragged = ragged
         self.tiny = tiny
+        self.whole = whole
         self.rng = np.random.default_rng([seed, int(ragged), 77])
         self.classes = Classes()
         self.products: list[tuple[Key, list[Key]]] = []
@@ -711,7 +726,11 @@ class _Shrinking:
         found: dict[str, int] = {}
         for most in range(1, (_WIDEST_GAP if beside else 1) + 1):
             numbers = brought_together(beside, most)
-            for dim, by in indexed_too_short(with_literals(program, numbers)).items():
+            small = with_literals(program, numbers)
+            lacking = [indexed_too_short(small)]
+            if self.whole:
+                lacking.append(_outside(small))
+            for dim, by in (item for each in lacking for item in each.items()):
                 found[dim] = max(found.get(dim, 0), by)
         return found
 
@@ -926,6 +945,73 @@ class _Shrinking:
         # What is as long as several dims together may be a multiple of the tile.
         ragged = (t for t in range(tile, 1, -1) if extent % t)
         return next(ragged, tile) if self.ragged and self.products else tile
+
+
+# -- Positions -------------------------------------------------------------------------
+
+_MOST_POSITIONS = 1 << 22
+"""More positions than these are not looked at one by one."""
+
+
+def made_of_positions(graph: KernelGraph, value: str) -> KernelGraph | None:
+    """What computes a value; None if it is of data, or of too many elements."""
+    types, wanted = kernel_types(graph), {value}
+    nodes: list[Apply] = []
+    for node in reversed(graph.nodes):
+        if isinstance(node, Apply) and node.result in wanted:
+            nodes.append(node)
+            wanted.update(node.values)
+    indices = tuple(i for i in graph.indices if i.name in wanted)
+    known = {n.result for n in nodes} | {i.name for i in indices}
+    sizes = [[graph.extent_of.get(n) for n in types[v].names] for v in wanted]
+    most = max(math.prod(n or math.inf for n in size) for size in sizes)
+    if wanted != known or most > _MOST_POSITIONS:
+        return None
+    kind = flat_type(types[value].dtype, types[value].dims, MemorySpace.DEVICE)
+    returns = (Return(value, kind),)
+    made = tuple(reversed(nodes))
+    return replace(graph, inputs=(), nodes=made, returns=returns, indices=indices)
+
+
+def _outside(graph: KernelGraph) -> dict[str, int]:
+    """By dim how many elements it lacks, so that each window has one that exists.
+
+    A dim of which windows are is too short for the last ones, or their own is for the
+    first ones, which begin ahead of it.
+    """
+    chosen = {n.result for n in graph.applies if n.op is WHERE}
+    reductions = (n for n in graph.applies if n.op.kind is Kind.REDUCTION)
+    reduced = {d for n in reductions if n.values[0] in chosen for d in n.over}
+    found: dict[str, int] = {}
+    for node in graph.applies:
+        if node.op not in (LESS, LESS_EQUAL):
+            continue
+        small, large = node.operands
+        if isinstance(small, str) and isinstance(large, Scalar):
+            names, at = _positions_of(graph, small)
+            over = tuple(i for i, n in enumerate(names) if n in reduced)
+            for dim, _ in large.extents if over else ():
+                last = int(at.min(axis=over).max())
+                by = last - (graph.extent_of.get(dim) or 0) + 1
+                found[dim] = max(found.get(dim, 0), by)
+        elif isinstance(large, str) and large != small:
+            names, at = _positions_of(graph, large)
+            over = tuple(i for i, n in enumerate(names) if n in reduced)
+            if len(over) == 1:
+                dim, by = names[over[0]], -int(at.max(axis=over).min())
+                found[dim] = max(found.get(dim, 0), by)
+    return {dim: by for dim, by in found.items() if by > 0}
+
+
+def _positions_of(
+    graph: KernelGraph, value: str
+) -> tuple[tuple[str, ...], NDArray[Any]]:
+    """The dims of positions, and the positions; none where there are none."""
+    made = made_of_positions(graph, value)
+    if made is None:
+        return (), np.zeros(())
+    (at,) = evaluate_numpy(made)
+    return made.returns[0].type.names, at
 
 
 class _Equations:

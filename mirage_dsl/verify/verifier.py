@@ -22,7 +22,6 @@ from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError
-from mirage_dsl.core.types import MemorySpace, flat_type
 from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named, evaluate_numpy
@@ -31,7 +30,6 @@ from mirage_dsl.ir.graph import (
     Apply,
     BlockGraph,
     KernelGraph,
-    Return,
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
@@ -70,7 +68,12 @@ from mirage_dsl.verify.shifts import (
     logarithmic_shifts,
     no_shift_matters,
 )
-from mirage_dsl.verify.sizes import Shrunk, interface_difference, shrink
+from mirage_dsl.verify.sizes import (
+    Shrunk,
+    interface_difference,
+    made_of_positions,
+    shrink,
+)
 from mirage_dsl.verify.stability import measure_stability
 from mirage_dsl.verify.trials import (
     CANDIDATE,
@@ -182,9 +185,6 @@ def _at(program: TileProgram, block: BlockGraph) -> TileProgram:
 
 # -- Positions of library kernels ------------------------------------------------------
 
-_MOST_POSITIONS = 1 << 22
-"""More positions than these are not looked at one by one."""
-
 
 @lru_cache(maxsize=64)
 def picks_outside(graph: KernelGraph) -> bool:
@@ -197,33 +197,13 @@ def picks_outside(graph: KernelGraph) -> bool:
         if node.op.kind is not Kind.GATHER:
             continue
         extent = graph.extent_of.get(str(node.attr("dim")))
-        positions = _made_of_positions(graph, node.values[1])
+        positions = made_of_positions(graph, node.values[1])
         if extent is None or positions is None:
             continue
         (at,) = evaluate_numpy(positions)
         if at.size and (at.min() < -extent or at.max() >= extent):
             return True
     return False
-
-
-def _made_of_positions(graph: KernelGraph, value: str) -> KernelGraph | None:
-    """What computes a value; None if it is of data, or of too many elements."""
-    types, wanted = kernel_types(graph), {value}
-    nodes: list[Apply] = []
-    for node in reversed(graph.nodes):
-        if isinstance(node, Apply) and node.result in wanted:
-            nodes.append(node)
-            wanted.update(node.values)
-    indices = tuple(i for i in graph.indices if i.name in wanted)
-    known = {n.result for n in nodes} | {i.name for i in indices}
-    sizes = [[graph.extent_of.get(n) for n in types[v].names] for v in wanted]
-    most = max(math.prod(n or math.inf for n in size) for size in sizes)
-    if wanted != known or most > _MOST_POSITIONS:
-        return None
-    kind = flat_type(types[value].dtype, types[value].dims, MemorySpace.DEVICE)
-    returns = (Return(value, kind),)
-    made = tuple(reversed(nodes))
-    return replace(graph, inputs=(), nodes=made, returns=returns, indices=indices)
 
 
 # -- Verification ----------------------------------------------------------------------
@@ -478,6 +458,7 @@ class _Verification:
     primes: tuple[tuple[int, ...], ...] = ()
     depth: Depth = field(default_factory=Depth)
     still: bool = False
+    whole: bool = False
 
     @cached_property
     def compared(self) -> tuple[KernelGraph, KernelGraph]:
@@ -497,25 +478,19 @@ class _Verification:
             tallies, reading = self._tallies(fields)
         except MirageError as error:
             return self._certificate(f"could not decide: {error.message}")
-        first = fields[0].shrunk
         failed = next((t for t in tallies if t.outcome is not Outcome.EQUAL), None)
         if failed is not None:
-            number = tallies.index(failed)
-            return self._refused(failed.outcome, fields[number].shrunk)
-        if picks_outside(self.candidate) and not picks_outside(self.program):
-            return self._certificate(
-                "not equivalent: library kernels of the candidate pick elements that "
-                "do not exist, which PyTorch refuses",
-                "different",
-            )
+            if self._may_be_whole(failed.outcome):
+                return replace(self, whole=True, sizes=[]).run(stability)
+            return self._refused(failed.outcome, fields[tallies.index(failed)].shrunk)
         sampled = self._sampled(fields[0].with_reading(reading))
         if sampled.difference is not None:
-            reason = f"not equivalent: {sampled}"
-            return self._certificate(reason, "different", sampled=sampled)
+            said = f"not equivalent: {sampled}"
+            return self._certificate(said, "different", sampled=sampled)
         printed = self._left_out() or self._printed(fields[-1], reading)
         if printed is not None:
             return self._certificate(printed, sampled=sampled)
-        domains = domain_difference(first, self.seed)
+        domains = domain_difference(fields[0].shrunk, self.seed)
         if domains is not None:
             return self._certificate(
                 domains.reason,
@@ -523,7 +498,7 @@ class _Verification:
                 counterexample=domains.example,
                 sampled=sampled,
             )
-        verdict = measure_stability(first, self.seed) if stability else None
+        verdict = measure_stability(fields[0].shrunk, self.seed) if stability else None
         trials = sum(t.trials for t in tallies)
         reason = f"equivalent in {trials} trials over {len(fields)} chains of primes"
         return self._certificate(
@@ -535,8 +510,24 @@ class _Verification:
             sampled=sampled,
         )
 
+    def _may_be_whole(self, outcome: Outcome) -> bool:
+        """Whether a program may have values at sizes at which its windows are inside.
+
+        The largest element of a window without any has no sum.
+        """
+        windows = bool(self.program.indices) and not self.whole
+        return windows and outcome is Outcome.INVALID_PROGRAM
+
     def _left_out(self) -> str | None:
-        """What is said of iterations that may be wrong; None if nothing is."""
+        """What is said of what no trial shows; None if nothing is.
+
+        That is what library kernels do not read, and iterations that may be wrong.
+        """
+        if picks_outside(self.candidate) and not picks_outside(self.program):
+            return (
+                "not equivalent: library kernels of the candidate pick elements that "
+                "do not exist, which PyTorch refuses"
+            )
         found = unproven(self.candidate)
         if found is None:
             return None
@@ -604,6 +595,7 @@ class _Verification:
                 program,
                 ragged=number % 2 == 1,
                 seed=self.seed + number // 2,
+                whole=self.whole,
             )
             self.sizes.append(tuple(sorted(shrunk.sizes.items())))
             deep = self.depth.exps + 1 > MOST_FIELDS

@@ -18,6 +18,7 @@ from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.windows import alone, in_place, pools, with_windows
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -168,6 +169,33 @@ def test_names_do_not_tell_whose_windows_are_whose(seed: int) -> None:
         made = in_place(made, call, with_windows(alone(made, call)))
     assert mirage.verify(made, program, seed=seed).ok
     assert mirage.verify(made, with_windows(program), seed=seed).ok
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return functional.max_pool1d(x, 3, 2, 1).sum(-1)
+
+
+def averaged(x: torch.Tensor) -> torch.Tensor:
+    return functional.max_pool1d(x, 5, 4, 2, 2).mean(-1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("function", "shape"), [(summed, (2, 3, 17)), (averaged, (2, 3, 18))]
+)
+def test_windows_that_are_summed_have_an_element_at_small_sizes(
+    function: Function, shape: tuple[int, ...], seed: int
+) -> None:
+    """The largest of none is -inf, and so is the sum of all then."""
+    program = mirage.kernel(function).bind(mirage.spec(shape, "float32")).program
+    written = with_windows(program)
+    found = mirage.verify(written, program, seed=seed)
+    assert found.ok, found
+    ends = {"less_equal 0": "less 0", "add": "sub", "less sub": "less_equal sub"}
+    for before, after in ends.items():
+        wrong = parse(str(written).replace(f"= {before}", f"= {after}"))
+        assert wrong != written
+        assert not mirage.verify(wrong, program, seed=seed).equivalent, (before, seed)
 
 
 def dilated(x: torch.Tensor) -> torch.Tensor:
