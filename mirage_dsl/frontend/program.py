@@ -194,6 +194,17 @@ class Unifier:
         """The unbound variables whose product the variable of this name is."""
         return self.resolve((self._vars[name],))
 
+    def copied(self) -> Unifier:
+        """The same variables, of which what is settled from now on is apart."""
+        return Unifier(
+            dict(self._bound),
+            list(self._groups),
+            list(self._tails),
+            list(self._pairs),
+            dict(self._vars),
+            self._values,
+        )
+
     def value(self, dims: DimVars, dtype: DType) -> Traced:
         """A new value."""
         self._values += 1
@@ -672,30 +683,38 @@ class ProgramRecord:
         op: Operator,
         operands: tuple[Traced | Scalar, ...],
         dtype: DType | None,
-    ) -> Traced:
-        """What an operator makes of constants alone.
-
-        Raises:
-            UnsupportedError: It is no number that is the same all over.
-        """
+    ) -> Traced | None:
+        """What an operator makes of constants alone; None where it is no constant."""
         numbers = [self.constants[o] if isinstance(o, Traced) else o for o in operands]
         dtypes = [o.dtype for o in operands if isinstance(o, Traced)]
         if op.kind is Kind.VIEW and op is not INSERT:
             return self._constant(numbers[0], dtype or dtypes[0])
         known = op.kind is Kind.ELEMENTWISE and not any(n.extents for n in numbers)
-        known = known and op.formats is not Formats.INTEGERS
+        if not known or op.formats is Formats.INTEGERS:
+            return None
         with np.errstate(all="ignore"):
-            found = (
-                float(op.numpy(*(float(n.value) for n in numbers))) if known else None
-            )
-        if found is None or not math.isfinite(found):
-            raise UnsupportedError(
-                f"{op.name} of a tensor of one constant; use the number itself, or "
-                "pass the tensor as an argument",
-                user_location(),
-            )
-        found_dtype = result_dtype(op, _formats(operands))
-        return self._constant(scalar(found), found_dtype)
+            found = float(op.numpy(*(float(n.value) for n in numbers)))
+        if not math.isfinite(found):
+            return None
+        return self._constant(scalar(found), result_dtype(op, _formats(operands)))
+
+    def computed(self, value: Traced) -> Traced:
+        """A constant as a value that nodes compute."""
+        raise NotImplementedError
+
+    def _number(self, operand: Traced | Scalar) -> Traced | Scalar:
+        """The number that a constant is; other operands as they are."""
+        return (
+            self.constants.get(operand, operand)
+            if isinstance(operand, Traced)
+            else operand
+        )
+
+    def _node(self, operand: Traced | Scalar) -> Traced | Scalar:
+        """The value that nodes compute in the place of a constant."""
+        if isinstance(operand, Traced) and operand in self.constants:
+            return self.computed(operand)
+        return operand
 
     def _union(self, operands: Sequence[Traced | Scalar]) -> DimVars:
         vars = [a for v in operands if isinstance(v, Traced) for a in v.dims]
@@ -719,13 +738,12 @@ class ProgramRecord:
             )
         if self.constants and any(o in self.constants for o in operands):
             plain = [o for o in operands if isinstance(o, Traced)]
-            single = op.kind is not Kind.ELEMENTWISE
-            if single or all(o in self.constants for o in plain):
-                return self._of_constants(op, operands, dtype)
-            operands = tuple(
-                self.constants.get(o, o) if isinstance(o, Traced) else o
-                for o in operands
-            )
+            alone = all(o in self.constants for o in plain)
+            found = self._of_constants(op, operands, dtype) if alone else None
+            if found is not None:
+                return found
+            single = op.kind is not Kind.ELEMENTWISE or alone
+            operands = tuple(map(self._node if single else self._number, operands))
         if op in (RENAME, SLICE) and operands[0] in self.positional:
             return self._moved(op, operands[0], attrs)
         try:

@@ -595,6 +595,13 @@ class Recorder(ProgramRecord):
         dims = (*own[:at], *vars, *own[at + 1 :])
         return self._record(UNFLATTEN, (value,), dims, attrs)
 
+    def computed(self, value: Traced) -> Traced:
+        """A constant as a value that nodes compute: the largest of one element."""
+        var = self.dims.fresh(1)
+        single = self._spread(Handle(value, ((var,),)), 0)
+        found, _ = self._reduce_vars(MAX, single.value, (var,))
+        return found
+
     def _only_one(self, x: Traced, vars: DimVars) -> Traced:
         """The value without variables of extent 1: a sum over them is of one number."""
         wide = self.cast(Handle(x, ()), f32).value if x.dtype.only_stores else x
@@ -632,11 +639,11 @@ class Recorder(ProgramRecord):
 
         Raises:
             CheckError: The operands' shapes do not fit.
-            UnsupportedError: Elements of an operand repeat along an axis, or an extent
-                that the result depends on is not known.
+            UnsupportedError: An extent that the result depends on is not known.
         """
         for at, operand in enumerate(operands):
-            self._require_whole(op, operand, kept if at == 0 else {})
+            self._require_known(op, operand, kept if at == 0 else {})
+        operands = [self.spread(operand) for operand in operands]
         shapes = [tuple(e or 1 for e in o.shape) for o in operands]
         assert op.shape is not None
         shape = op.shape(shapes, numbers)
@@ -658,20 +665,12 @@ class Recorder(ProgramRecord):
         value = self._record(op, values, dims, tuple(sorted(attrs.items())))
         return Handle(value, tuple(axes))
 
-    def _require_whole(
-        self, op: Operator, x: Handle, kept: Mapping[int, DimVars]
-    ) -> None:
-        """An operand of a library operator is there, and its shape is known.
+    @staticmethod
+    def _require_known(op: Operator, x: Handle, kept: Mapping[int, DimVars]) -> None:
+        """The shape of a library operator's operand is known.
 
         Extents may be symbolic along axes that the result has at the same places.
         """
-        own = set(self.dims.resolve(x.value.dims))
-        if own != set(self.dims.resolve(vars_of(x.axes))):
-            raise UnsupportedError(
-                f"{op.name} of a tensor whose elements repeat along an axis, as after "
-                "expand; pass the whole tensor",
-                user_location(),
-            )
         for at, axis in enumerate(x.axes):
             apart = at < op.carried and kept.get(at) == axis
             if product(axis) is None and not apart:

@@ -13,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -250,6 +251,21 @@ CONSTANTS: dict[str, Callable[[Any], Any]] = {
     "viewed": lambda x: torch.ones_like(x).view(8, 4).t()[:, 2:3] * x,
     "on its device": lambda x: x + x.new_zeros(8, device=x.device, requires_grad=False),
     "empty": lambda x: x.new_empty(4, 8) * 0 + x,
+    "reduced": lambda x: torch.ones_like(x).sum(1, keepdim=True) * x,
+    "averaged": lambda x: x * torch.full((8,), -1.0).softmax(0) + torch.ones(()).mean(),
+    "infinite": lambda x: x.clamp(max=2) + torch.zeros(8).log().exp(),
+    "a kernel": lambda x: F.conv1d(x[:, None].float(), torch.ones(1, 1, 3) / 3),
+    "a kernel of one": lambda x: F.conv1d(x[:, None].float(), torch.ones(1, 1, 1) * 2),
+    "an image": lambda x: F.conv1d(torch.ones(1, 1, 10), torch.ones(1, 1, 3)) + x,
+    "expanded": lambda x: F.max_pool1d(x[:, :1].float().expand(4, 8), 3, 1),
+    "pooled": lambda x: x + F.avg_pool1d(torch.ones(1, 1, 16), 2)[0].to(x.dtype),
+    "averaged with zeros": lambda x: x + F.avg_pool1d(x.new_ones(1, 4, 8), 3, 1, 1)[0],
+    "interpolated": lambda x: x + F.interpolate(x.new_zeros(1, 4, 4), size=8)[0],
+    "repeated": lambda x: x + x.new_ones(4).repeat(2) * torch.tile(x.new_ones(4), (2,)),
+    "rolled": lambda x: x + x.new_zeros(4, 8).roll(1, 0) + torch.ones(8).flip(0),
+    "counted": lambda x: (
+        x * torch.zeros(8).scatter_add(0, torch.arange(8) // 2, torch.ones(8))
+    ),
 }
 
 
@@ -266,8 +282,6 @@ def test_tensors_of_one_constant(name: str, dtype: torch.dtype) -> None:
 def test_constants_that_are_no_operands_are_refused() -> None:
     with pytest.raises(TraceError, match="returns a tensor of one constant"):
         mirage.kernel(lambda x: x.new_zeros(3))(X)
-    with pytest.raises(UnsupportedError, match="tensor of one constant"):
-        mirage.kernel(lambda x: torch.ones_like(x).sum(1, keepdim=True) * x)(X)
     with pytest.raises(UnsupportedError, match="moved to cuda"):
         mirage.kernel(lambda x: x + x.new_zeros(8, device="cuda"))(X)
 

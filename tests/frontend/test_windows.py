@@ -228,11 +228,6 @@ REFUSED: dict[str, tuple[type[MirageError], str, Callable[..., Any]]] = {
         "cast",
         lambda x, w: F.conv2d(x > 0, w > 0),
     ),
-    "an expanded operand": (
-        UnsupportedError,
-        "repeat along an axis",
-        lambda x, w: F.conv2d(x[:, :1].expand(2, 4, 6, 8), w),
-    ),
     "a factor of no whole extents": (
         UnsupportedError,
         "size=",
