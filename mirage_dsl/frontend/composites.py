@@ -21,9 +21,9 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import bf16, f16, f32, promote
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.constructors import arange, positions
+from mirage_dsl.frontend.constructors import positions
 from mirage_dsl.frontend.functions import apply, as_tensor, is_condition, public
-from mirage_dsl.frontend.memory import link
+from mirage_dsl.frontend.memory import Diagonal
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.rearranging import pad
 from mirage_dsl.frontend.recorder import (
@@ -41,8 +41,7 @@ from mirage_dsl.ops.table import OR_ONE
 def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """A diagonal of the matrices in two axes, as a new last axis.
 
-    It is made of elements at positions, and a view in PyTorch and NumPy: after a write
-    to one of both the other is in doubt.
+    It is a view: what is written to it is written to the tensor.
 
     Args:
         x: The tensor.
@@ -55,7 +54,6 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """
     x = as_tensor("diagonal", x)
     first, second = normal_axes((dim1, dim2), x.ndim, "diagonal")
-    rest = [i for i in range(x.ndim) if i not in (first, second)]
     rows, columns = (integer(x.shape[i], "an extent") for i in (first, second))
     count = min(rows + min(offset, 0), columns - max(offset, 0))
     if count < 1:
@@ -63,13 +61,29 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
             f"the diagonal {offset} of {shape_text(x.handle)}: there is none",
             user_location(),
         )
-    matrices = f.permute(x, *rest, first, second)
-    # One element of each row: the stride of a flat index would be a number that does
-    # not follow extents.
-    each, start = f.narrow(matrices, -2, max(-offset, 0), count), max(offset, 0)
-    column = f.reshape(arange(start, start + count), *[1] * len(rest), count, 1)
-    found = f.squeeze(f.take_along_dim(each, column, -1), -1).clone()
-    link(x.memory, found.memory)
+    row, column = max(-offset, 0), max(offset, 0)
+    square = f.narrow(f.narrow(x, first, row, count), second, column, count)
+    return square.viewed(Diagonal(first, second))
+
+
+def diagonal_scatter(
+    x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Any:
+    """A copy of the tensor with another diagonal of the matrices in two axes.
+
+    Raises:
+        ShapeError: The source has not the shape of the diagonal.
+    """
+    found = as_tensor("diagonal_scatter", x).clone()
+    view = diagonal(found, offset, dim1, dim2)
+    source = as_tensor("diagonal_scatter", src)
+    if tuple(view.shape) != tuple(source.shape):
+        raise ShapeError(
+            f"diagonal_scatter: the source has the shape {tuple(source.shape)}, the "
+            f"diagonal {tuple(view.shape)}; they must be equal",
+            user_location(),
+        )
+    view[...] = source
     return found
 
 
@@ -331,6 +345,7 @@ PYTORCHS_MATRICES: Mapping[str, Callable[..., Any]] = {
     "cartesian_prod": cartesian_prod,
     "cross": cross,
     "diag_embed": diag_embed,
+    "diagonal_scatter": diagonal_scatter,
     "diagflat": diagflat,
     "fill_diagonal": fill_diagonal,
     "linalg_cross": cross,

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
+
+import numpy as np
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -291,16 +294,20 @@ def eye(n: Any, m: Any = None, *, dtype: Any = None, device: Any = None) -> Any:
 # -- Lists -----------------------------------------------------------------------------
 
 MOST_NUMBERS = 64
-"""How many numbers of a list may stand in a program, each compared with a position."""
+"""How many numbers of a list may stand in a program, each compared with a position.
+
+Neighbours that are equal, or follow each other, count once.
+"""
 
 
-def _listed(data: Any, dtype: Any, device: Any) -> Any:
+def listed(data: Any, dtype: Any, device: Any) -> Any:
     """A tensor of the numbers in nested lists."""
     shape, numbers = _flat(data)
-    if not 0 < len(numbers) <= MOST_NUMBERS:
+    if not is_short(numbers):
         raise TraceError(
             f"torch.tensor of {len(numbers)} numbers in a traced function; expected 1 "
-            f"to {MOST_NUMBERS}: pass a longer tensor as an argument",
+            f"to {MOST_NUMBERS}, of which neighbours that are equal or follow each "
+            "other count once: pass a longer tensor as an argument",
             user_location(),
         )
     recorder = _recorder("tensor")
@@ -311,12 +318,32 @@ def _listed(data: Any, dtype: Any, device: Any) -> Any:
     wanted = plain if dtype is None else _format(dtype)
     kept = i64 if whole else wanted
     at = _made(recorder, recorder.index(_vars(recorder, len(numbers))))
-    found = _filled("tensor", (len(numbers),), numbers[-1], kept, None)
-    for place in reversed(range(len(numbers) - 1)):
-        if numbers[place] != numbers[place + 1]:
-            # What stands at this place and before it; those before are put behind.
-            found = f.where(f.less_equal(at, place), numbers[place], found)
+    step = whole and len(_runs(numbers, 1)) < len(_runs(numbers, 0))
+    runs = _runs(numbers, int(step))
+    found = _filled("tensor", (len(numbers),), runs[-1][1], kept, None)
+    for (_, number), (last, _) in reversed(list(pairwise(runs))):
+        # What stands before this place; those before are put behind.
+        found = f.where(f.less_equal(at, last - 1), number, found)
+    found = found + at if step else found
     return _placed(f.reshape(found, *shape), wanted, device)
+
+
+def is_short(numbers: Sequence[Any]) -> bool:
+    """Whether so many numbers may stand in a program."""
+    if not numbers:
+        return False
+    steps = (0, 1) if all(isinstance(n, int) for n in numbers) else (0,)
+    return min(len(_runs(numbers, step)) for step in steps) <= MOST_NUMBERS
+
+
+def _runs(numbers: Sequence[Any], step: int) -> list[tuple[int, Any]]:
+    """Where numbers stop growing by a step, and what they are less that many steps."""
+    found: list[tuple[int, Any]] = []
+    for place, number in enumerate(numbers):
+        rest = number - place * step if step else number
+        if not found or found[-1][1] != rest:
+            found.append((place, rest))
+    return found
 
 
 def _flat(data: Any) -> tuple[tuple[int, ...], list[Any]]:
@@ -336,58 +363,27 @@ def _flat(data: Any) -> tuple[tuple[int, ...], list[Any]]:
     return (len(parts), *inner), [n for _, numbers in parts for n in numbers]
 
 
-def without_lists(x: Tensor, index: Any) -> tuple[Any, bool]:
-    """An index with tensors or slices for its lists, and whether it copies.
+def _triangle(within: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as `tril_indices`: rows and columns of the elements of a triangle."""
 
-    Raises:
-        ShapeError: A list names an element outside of the tensor.
-    """
-    parts = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
-    lists = [i for i, part in enumerate(parts) if isinstance(part, list | range)]
-    if not lists:
-        return cast(Any, index), False
-    found = list(parts)
-    alone = not any(isinstance(p, Tensor) for p in parts) and len(lists) == 1
-    for i in lists:
-        numbers = list(parts[i])
-        if numbers and all(isinstance(n, bool) for n in numbers):
-            numbers = [place for place, n in enumerate(numbers) if n]
-        _check_places(x, parts, i, _flat(numbers)[1])
-        found[i] = (_run(numbers) if alone else None) or _listed(numbers, i64, None)
-    return tuple(found), True
+    def indices(
+        row: int,
+        col: int,
+        offset: int = 0,
+        *,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> Any:
+        places = within(np.ones((row, col), np.bool_), offset).nonzero()
+        return f.stack([listed(p.tolist(), dtype or i64, device) for p in places])
 
-
-def _check_places(
-    x: Tensor, parts: tuple[Any, ...], at: int, numbers: list[Any]
-) -> None:
-    """Refuse a list, which is one of the parts of an index, of places outside."""
-    used = sum(p is not None and p is not Ellipsis for p in parts)
-    axis = sum(x.ndim - used if p is Ellipsis else p is not None for p in parts[:at])
-    extent = x.handle.shape[axis] if axis < x.ndim else None
-    outside = [n for n in numbers if extent is not None and not -extent <= n < extent]
-    if outside:
-        raise ShapeError(
-            f"index {outside[0]} of axis {axis} with extent {extent} is out of range",
-            user_location(),
-        )
-
-
-def _run(numbers: list[Any]) -> slice | None:
-    """Neighbours in order as a slice; None for other places."""
-    first = numbers[0] if numbers else None
-    if not isinstance(first, int) or numbers != list(
-        range(first, first + len(numbers))
-    ):
-        return None
-    if first < 0 <= numbers[-1]:
-        return None
-    return slice(first, numbers[-1] + 1 or None)
+    return indices
 
 
 def _tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """PyTorch's `tensor` of a number, or of lists of numbers."""
     if isinstance(data, list | tuple):
-        return _listed(data, dtype, device)
+        return listed(data, dtype, device)
     return _scalar_tensor(data, dtype=dtype, device=device)
 
 
@@ -434,6 +430,8 @@ CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
     "ones": ones,
     "scalar_tensor": _scalar_tensor,
     "tensor": _tensor,
+    "tril_indices": _triangle(np.tril),
+    "triu_indices": _triangle(np.triu),
     "zeros": zeros,
 }
 """By PyTorch's names."""

@@ -286,9 +286,10 @@ def _refuse_floats(what: str, target: Tensor, found: Any) -> None:
 def assign(x: Tensor, index: Any, value: Any) -> None:
     """Do `x[index] = value`."""
     # Imported when it is needed: it is made of functions of tensors.
-    from mirage_dsl.frontend.constructors import without_lists
+    from mirage_dsl.frontend.indices import without_lists
 
-    index, _ = without_lists(x, index)
+    if not _is_choice(x, index, value):
+        index, _ = without_lists(x, index)
     value = stored_number("an assignment", x.handle.value.dtype, value)
     if assign_rows(x, index, value):
         return
@@ -314,3 +315,10 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
         while value.ndim > target.ndim and value.handle.shape[0] == 1:
             value = f.squeeze(value, 0)
     write("an assignment", target, value, (value,))
+
+
+def _is_choice(x: Tensor, index: Any, value: Any) -> bool:
+    """Whether `x[index] = value` takes one value for all elements under a mask."""
+    if not is_condition(index):
+        return False
+    return not isinstance(value, Tensor) or value.ndim <= x.ndim - index.ndim

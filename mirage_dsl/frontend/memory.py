@@ -41,7 +41,7 @@ from mirage_dsl.frontend.recorder import (
     reshaped,
     sizes_of,
 )
-from mirage_dsl.ops.table import WHERE
+from mirage_dsl.ops.table import EQUAL, WHERE
 
 # -- Storages and views ----------------------------------------------------------------
 
@@ -438,6 +438,63 @@ class Expanded:
                 for o, s, t in zip(old, wanted, strides, strict=True)
             ),
         )
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """The main diagonal of square matrices, as a new last axis.
+
+    `first` is the axis of rows, `second` that of columns.
+    """
+
+    first: int
+    second: int
+
+    def of(self, recorder: Recorder, x: Handle) -> Handle:
+        """The view of a tensor: of each row the element in its own column."""
+        matrices = Handle(x.value, tuple(x.axes[i] for i in self._order(x)))
+        if not x.axes[self.first]:
+            return Handle(x.value, matrices.axes[:-1])
+        rows = recorder.index(x.axes[self.first])
+        rank = len(x.axes)
+        place = Handle(rows.value, (*((),) * (rank - 2), *rows.axes, ()))
+        found = recorder.gather(matrices, rank - 1, place, along=True)
+        return Handle(found.value, found.axes[:-1])
+
+    def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
+        """The tensor after its view became `new`."""
+        order = self._order(x)
+        if not x.axes[self.first]:
+            return self._back(Handle(new.value, (*new.axes, ())), order)
+        rows, columns = (recorder.index(x.axes[i]) for i in order[-2:])
+        left = Handle(rows.value, (*rows.axes, ()))
+        met = recorder.elementwise(EQUAL, [left, columns])
+        inside = Handle(new.value, (*new.axes, ()))
+        matrices = Handle(x.value, tuple(x.axes[i] for i in order))
+        found = recorder.elementwise(WHERE, [met, inside, matrices])
+        return recorder.cast(self._back(found, order), x.value.dtype)
+
+    def region(self, layout: Strided) -> Strided:
+        """The elements of the view."""
+        ends = (self.first, self.second)
+        rest = [i for i in range(len(layout.shape)) if i not in ends]
+        step = sum(layout.strides[i] for i in ends)
+        return Strided(
+            layout.offset,
+            (*(layout.shape[i] for i in rest), layout.shape[self.first]),
+            (*(layout.strides[i] for i in rest), step),
+        )
+
+    @staticmethod
+    def _back(x: Handle, order: list[int]) -> Handle:
+        """Axes that stand in an order where they were."""
+        places = range(len(order))
+        return Handle(x.value, tuple(x.axes[order.index(i)] for i in places))
+
+    def _order(self, x: Handle) -> list[int]:
+        """The axes, those of the matrices behind all others."""
+        ends = [self.first, self.second]
+        return [i for i in range(len(x.axes)) if i not in ends] + ends
 
 
 Path = tuple[View, ...]

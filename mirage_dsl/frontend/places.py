@@ -45,6 +45,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.elementary import ELEMENTARY
 from mirage_dsl.frontend.functions import NoTensor, as_tensor, is_condition
+from mirage_dsl.frontend.indices import known_places, masked_select
 from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import integer, normal_axes
 from mirage_dsl.frontend.tensor import Tensor, refuse_bytes
@@ -139,7 +140,8 @@ def placed(x: Tensor, axis: int, index: Any, value: Any) -> Tensor:
     """The tensor after `x[.., index, ..] = value`, with the index at an axis."""
     x, at = _target("an assignment", x, axis, index)
     if not isinstance(value, Tensor):
-        return index_fill(x, at, index, value)
+        flat = f.reshape(index, -1) if index.ndim > 1 else index
+        return index_fill(x, at, flat, value)
     if value.handle.value.dtype != x.handle.value.dtype:
         value = f.to(value, x)
     shape = (*x.shape[:at], *index.shape, *x.shape[at + 1 :])
@@ -153,25 +155,46 @@ def placed(x: Tensor, axis: int, index: Any, value: Any) -> Tensor:
 
 
 def placed_at(x: Tensor, tensors: Sequence[tuple[int, Tensor]], value: Any) -> Tensor:
-    """The tensor after an assignment with indices, by the axes at which they stand.
-
-    Raises:
-        UnsupportedError: There are several that are no single positions.
-    """
+    """The tensor after an assignment with indices, by the axes at which they stand."""
     (axis, index), *others = sorted(tensors, key=lambda pair: pair[1].ndim)[::-1]
     if not others:
         return placed(x, axis, index, value)
     if any(other.ndim for _, other in others):
-        raise UnsupportedError(
-            "an assignment at several tensors of indices; it is done at one, and at "
-            "single positions beside it",
-            user_location(),
-        )
+        return _placed_at_several(x, sorted(tensors, key=lambda pair: pair[0]), value)
     # In the slice at the single positions, which goes back as a whole.
     at, position = others[0]
     rest = [(a - (a > at), t) for a, t in tensors if a != at]
     inner = placed_at(f.index_select(x, at, position), rest, value)
     return placed(x, at, position, inner)
+
+
+def _placed_at_several(
+    x: Tensor, tensors: Sequence[tuple[int, Tensor]], value: Any
+) -> Tensor:
+    """The tensor after an assignment at an element for each tuple of indices.
+
+    The axes that have indices are one axis then, of which each tuple names a place.
+    """
+    axes = [axis for axis, _ in tensors]
+    first, count = axes[0], len(axes)
+    rest = [i for i in range(x.ndim) if i not in axes]
+    place: Any = 0
+    for axis, index in tensors:
+        extent = integer(x.shape[axis], "an extent")
+        # As a gather does, it refuses those outside and counts from the end.
+        place = place * extent + f.index_select(arange(extent), 0, index)
+    if isinstance(value, Tensor) and axes == list(range(first, first + count)):
+        lead = tuple(x.shape[:first])
+        behind = tuple(x.shape[first + count :])
+        value = f.expand(value, *lead, *place.shape, *behind)
+        own = range(first, first + place.ndim)
+        others = [i for i in range(value.ndim) if i not in own]
+        value = f.permute(value, (*own, *others))
+    order = (*axes, *rest)
+    moved = f.permute(x, order)
+    flat = f.flatten(moved, 0, count - 1)
+    found = f.reshape(placed(flat, 0, place, value), *moved.shape)
+    return f.permute(found, [order.index(i) for i in range(x.ndim)])
 
 
 # -- Sums at indices -------------------------------------------------------------------
@@ -235,14 +258,12 @@ def _sums(name: str, x: Tensor, axis: int, index: Tensor, source: Tensor) -> Ten
 
     Raises:
         ShapeError: They do not fit.
-        UnsupportedError: The tensor is of one constant, or of truth values.
+        UnsupportedError: The tensor is of truth values.
     """
     recorder = source.recorder
-    number = recorder.constants.get(source.handle.value)
-    if number is not None or source.handle.value.dtype == boolean:
+    if source.handle.value.dtype == boolean:
         raise UnsupportedError(
-            "a sum at indices of one constant, or of truth values; compute the "
-            "elements, as (index == position).sum() counts them",
+            "a sum at indices of truth values; convert them to numbers",
             user_location(),
         )
     recorder.pair(index.handle, axis if index.ndim > 1 else 0, source.handle, axis)
@@ -261,14 +282,7 @@ def _sums(name: str, x: Tensor, axis: int, index: Tensor, source: Tensor) -> Ten
 
 def _three_axes(x: Tensor, axis: int) -> Handle:
     """All axes before one, that one, and all behind; every element is there."""
-    try:
-        whole = x.recorder.whole(x.handle)
-    except UnsupportedError:
-        raise UnsupportedError(
-            f"a sum at indices of {shape_text(x.handle)}, whose elements repeat along "
-            "an expanded axis; pass the tensor as it is before that",
-            user_location(),
-        ) from None
+    whole = x.recorder.spread(x.handle)
     before, behind = whole.axes[:axis], whole.axes[axis + 1 :]
     own = whole.axes[axis]
     return Handle(whole.value, (vars_of(before), own, vars_of(behind)))
@@ -842,7 +856,11 @@ _HOW_MANY = (
 
 def nonzero(x: Any, *, as_tuple: bool = False) -> Any:
     """Where elements are not 0: PyTorch's matrix of places, or its columns."""
-    found = Nonzero(_condition("nonzero", x))
+    condition = _condition("nonzero", x)
+    columns = known_places(condition)
+    if columns is not None:
+        return columns if as_tuple else f.stack(columns, 1)
+    found = Nonzero(condition)
     return found.columns() if as_tuple else found
 
 
@@ -850,7 +868,7 @@ def where(condition: Any, *others: Any, **named: Any) -> Any:
     """PyTorch's `where`: a choice, or of one argument the columns of its places."""
     if others or named:
         return f.where(condition, *others, **named)
-    return Nonzero(_condition("where", condition)).columns()
+    return nonzero(condition, as_tuple=True)
 
 
 def _condition(what: str, x: Any) -> Tensor:
@@ -1089,6 +1107,7 @@ def _refuse_changed(before: Mapping[str, object], now: Mapping[str, object]) -> 
 
 OF_PLACES: Mapping[str, Callable[..., Any]] = {
     "argwhere": nonzero,
+    "masked_select": masked_select,
     "nonzero": nonzero,
     "one_hot": one_hot,
     "where": where,

@@ -527,13 +527,33 @@ def divided(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return calling, reflected
 
 
-def unknown(what: str) -> Callable[..., NoReturn]:
-    """A method that is refused: there are no values yet."""
+def number(what: str, kind: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A method that gives Python's number of one element, where that is known."""
 
-    def refusing(_: Any, *__: Any, **___: Any) -> NoReturn:
-        refuse_value(what, "compute with the tensor itself")
+    def calling(self: Any, *_: Any) -> Any:
+        value = _known(self)
+        if value is None or value.size != 1:
+            refuse_value(what, "compute with the tensor itself")
+        return kind(value.item())
 
-    return refusing
+    return calling
+
+
+def _known(x: Any) -> Any:
+    """The elements of a tensor that no argument changes; None for others."""
+    from mirage_dsl.frontend.known import known
+
+    return known(x)
+
+
+_AS_NUMBERS = tuple(
+    number("a tensor as a Python number", kind) for kind in (float, int, complex)
+)
+"""Python's conversions; in the class `float` is PyTorch's method."""
+
+
+def _as_it_is(number: Any) -> Any:
+    return number
 
 
 def refuse_value(what: str, advice: str) -> NoReturn:
@@ -767,7 +787,7 @@ class Tensor(Attributes):
     __invert__ = logical("~")
 
     def __getitem__(self, index: Any) -> Any:
-        from mirage_dsl.frontend.constructors import without_lists
+        from mirage_dsl.frontend.indices import without_lists
 
         index, copies = without_lists(self, index)
         if copies:
@@ -990,19 +1010,35 @@ class Tensor(Attributes):
         return self.clone()
 
     def __bool__(self) -> bool:
-        refuse_value(
-            "the truth of a tensor", "use where(condition, a, b) instead of if or and"
-        )
+        value = _known(self)
+        if value is None or value.size != 1:
+            refuse_value(
+                "the truth of a tensor",
+                "use where(condition, a, b) instead of if or and",
+            )
+        return bool(value.item())
 
-    __float__ = __int__ = __complex__ = unknown("a tensor as a Python number")
-    item = unknown("item() of a tensor")
-    tolist = unknown("tolist() of a tensor")
-    numpy = unknown("numpy() of a tensor")
+    __float__, __int__, __complex__ = _AS_NUMBERS
+    item = number("item() of a tensor", _as_it_is)
 
-    def __index__(self) -> NoReturn:
-        refuse_value(
-            "a tensor as an index or a range", "use a Python integer, or where()"
-        )
+    def tolist(self) -> Any:
+        """Its numbers in lists, where no argument changes them."""
+        value = _known(self)
+        if value is None:
+            refuse_value("tolist() of a tensor", "compute with the tensor itself")
+        return value.tolist()
+
+    def numpy(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: what NumPy would compute of it, no program does."""
+        refuse_value("numpy() of a tensor", "compute with the tensor itself")
+
+    def __index__(self) -> int:
+        value = _known(self) if self.handle.value.dtype.is_integer else None
+        if value is None or value.size != 1:
+            refuse_value(
+                "a tensor as an index or a range", "use a Python integer, or where()"
+            )
+        return int(value.item())
 
     def __iter__(self) -> Iterator[Any]:
         """The rows, as PyTorch and NumPy give them: a loop over them is unrolled.

@@ -45,6 +45,12 @@ def in_a_cache(cache: Any, p: Any, row: Any) -> Any:
     return cache
 
 
+def stored_at_two(x: Any, i: Any, j: Any) -> Any:
+    y = x * 1
+    y[i, j] = 1.0
+    return y
+
+
 X, ROWS, COLUMNS = normal(5, 6, 4), torch.tensor([0, 2, -1]), torch.tensor([1, 3, 0])
 P = torch.tensor(2)
 CASES: dict[str, tuple[Function, list[Any]]] = {
@@ -67,6 +73,7 @@ CASES: dict[str, tuple[Function, list[Any]]] = {
     "a position apart": (lambda x, p, i: x[i, :, p], [X, P, ROWS]),
     "one selected": (lambda x, p: x.index_select(0, p), [X, P]),
     "stored at a position": (at_all_but_one, [X, P, COLUMNS, normal(3, 4)]),
+    "stored at two": (stored_at_two, [X, ROWS, COLUMNS]),
     "stored in one": (of_one, [X, COLUMNS, normal(3, 4)]),
     "stored in columns": (in_last_columns, [X, COLUMNS, normal(5, 6, 3)]),
     "stored in a cache": (in_a_cache, [X, P, normal(5, 4)]),
@@ -121,12 +128,23 @@ def rows_at(x: Any, i: Any, j: Any) -> Any:
     return (x * 2)[i, j] + 1
 
 
-def test_two_indices_are_searched() -> None:
-    best = mirage.superoptimize(traced(rows_at), effort="quick", use_cache=False).best
+def on_a_diagonal(x: Any, i: Any, j: Any) -> Any:
+    y = x * i.sum() + j.sum()
+    y.diagonal(1).mul_(2.0)
+    return y
+
+
+def by_a_mask(x: Any, i: Any, j: Any) -> Any:
+    return (x * i.sum())[:, torch.tensor([1, 0, 1, 1, 0, 0]).bool()] + j.sum()
+
+
+@pytest.mark.parametrize("function", [rows_at, stored_at_two, on_a_diagonal, by_a_mask])
+def test_indices_are_searched(function: Function) -> None:
+    best = mirage.superoptimize(traced(function), effort="quick", use_cache=False).best
     assert best.certificate.ok
     x = normal(6, 6)
     found = TritonExecutable(best.mugraph, interpret=True)(x, ROWS, COLUMNS)[0]
-    torch.testing.assert_close(found, rows_at(x, ROWS, COLUMNS))
+    torch.testing.assert_close(found, function(x, ROWS, COLUMNS))
 
 
 WRONG: dict[str, Function] = {
@@ -144,19 +162,12 @@ def test_other_indices_are_refused(name: str) -> None:
         assert not found.equivalent, seed
 
 
-def stored_at_two(x: Any, i: Any, j: Any) -> Any:
-    y = x * 1
-    y[i, j] = 1.0
-    return y
-
-
 REFUSED: dict[str, tuple[Function, str]] = {
-    "stored at two": (stored_at_two, "an assignment at several tensors of indices"),
     "of other lengths": (lambda x, i, j: x[i, j[:2]], "do not broadcast"),
     "too many": (lambda x, i, j: x[i, j, i, j], "4 indices for"),
     "of floats": (lambda x, i, j: x[i, j * 0.5], "a tensor beside other indices"),
     "made elsewhere": (
-        lambda x, i, j: x[torch.triu_indices(2, 2)[0]] + i[0] + j[0],
+        lambda x, i, j: x[torch.from_numpy(np.arange(90) % 2)] + i[0] + j[0],
         "an index that is a torch Tensor, whose values would be frozen",
     ),
     "selected by a matrix": (

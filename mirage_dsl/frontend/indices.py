@@ -1,0 +1,169 @@
+"""Indices that are known while a function is traced: lists, arrays, constant masks.
+
+`x[[2, 0]]`, `x[:, np.array([True, False])]` and `x[torch.arange(6) % 2 == 0]` select
+elements at places that are known, so that the result has a shape: a slice where these
+are at equal distances, else elements at a tensor of places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
+from mirage_dsl.core.types import i64
+from mirage_dsl.frontend.arguments import is_array
+from mirage_dsl.frontend.constructors import MOST_NUMBERS, is_short, listed
+from mirage_dsl.frontend.functions import as_tensor, is_condition
+from mirage_dsl.frontend.known import known
+from mirage_dsl.frontend.rearranging import broadcast_tensors
+from mirage_dsl.frontend.tensor import Tensor
+
+Numbers = np.ndarray[Any, Any]
+
+MOST_BYTES = 4096
+"""Of an array, and of places in a tensor, whose values a kernel watches."""
+_MOST_OF_TENSOR = 64
+
+
+def without_lists(x: Tensor, index: Any) -> tuple[Any, bool]:
+    """An index with tensors or slices for what is known of it, and whether it copies.
+
+    Raises:
+        ShapeError: It names an element outside of the tensor, or a mask has not the
+            shape of its axes.
+        UnsupportedError: It names more places than may stand in a program.
+    """
+    parts = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
+    given = [_numbers_of(part) for part in parts]
+    if all(numbers is None for numbers in given):
+        return cast(Any, index), False
+    width = sum(map(_axes_of, parts, given))
+    found: list[Any] = []
+    axis = 0
+    for part, numbers in zip(parts, given, strict=True):
+        found.extend([part] if numbers is None else _places(x, axis, numbers))
+        axis += x.ndim - width if part is Ellipsis else _axes_of(part, numbers)
+    if is_condition(parts[0]) and not parts[1:] and not all(map(_is_possible, found)):
+        # More places than may stand in a program are what a mask selects.
+        return cast(Any, index), False
+    several = sum(isinstance(part, Tensor | np.ndarray) for part in found) > 1
+    made = tuple(
+        _as_index(cast(Numbers, part), alone=not several)
+        if isinstance(part, np.ndarray)
+        else part
+        for part in found
+    )
+    return made, True
+
+
+def _numbers_of(part: Any) -> Numbers | None:
+    """The places or the mask that a part of an index is; None where it is none."""
+    if isinstance(part, Tensor):
+        return known(part) if part.ndim and is_condition(part) else None
+    if isinstance(part, list | range):
+        numbers = list(cast("Sequence[Any]", part))
+        found = np.array(numbers, dtype=None if numbers else np.int64)
+    elif is_array(part) and len(part.shape) and _is_watched(part):
+        found = np.asarray(part)
+    else:
+        return None
+    return found if found.dtype.kind in "bi" else None
+
+
+def _is_watched(array: Any) -> bool:
+    """Whether a kernel sees it when such an array has other values at a later call."""
+    if isinstance(array, np.ndarray):
+        return array.nbytes <= MOST_BYTES
+    on_cpu = str(getattr(array, "device", "")) == "cpu"
+    return on_cpu and array.numel() <= _MOST_OF_TENSOR
+
+
+def _axes_of(part: Any, numbers: Numbers | None) -> int:
+    """How many axes of the tensor a part of an index takes."""
+    if numbers is not None and numbers.dtype.kind == "b":
+        return numbers.ndim
+    return int(part is not None and part is not Ellipsis)
+
+
+def _places(x: Tensor, axis: int, numbers: Numbers) -> list[Numbers]:
+    """The places that numbers or a mask name, along each of the axes that they take.
+
+    Raises:
+        ShapeError: They are outside of the tensor.
+    """
+    extents = x.handle.shape[axis:]
+    if numbers.dtype.kind == "b":
+        if extents[: numbers.ndim] != numbers.shape:
+            raise ShapeError(
+                f"a mask of shape {numbers.shape} for the axes from {axis} on of "
+                f"{x!r}: it must have their extents",
+                user_location(),
+            )
+        return list(numbers.nonzero())
+    extent = extents[0] if extents else None
+    outside = [
+        n for n in numbers.ravel().tolist() if extent and not -extent <= n < extent
+    ]
+    if outside:
+        raise ShapeError(
+            f"index {outside[0]} of axis {axis} with extent {extent} is out of range",
+            user_location(),
+        )
+    return [numbers]
+
+
+def _as_index(numbers: Numbers, *, alone: bool) -> Any:
+    """Places as a slice, where they may be one, else as a tensor.
+
+    Raises:
+        UnsupportedError: They are too many.
+    """
+    flat = numbers.ravel().tolist()
+    run = _run(flat) if alone and numbers.ndim == 1 else None
+    if run is not None:
+        return run
+    if not is_short(flat):
+        raise UnsupportedError(
+            f"{len(flat)} places that are known while tracing, as an index; expected "
+            f"at most {MOST_NUMBERS}, or as many runs of neighbours: pass them as a "
+            "tensor of integers, or choose by where()",
+            user_location(),
+        )
+    return listed(numbers.tolist(), i64, None)
+
+
+def _is_possible(places: Numbers) -> bool:
+    """Whether so many places may stand in a program, or there are none."""
+    return not places.size or is_short(places.ravel().tolist())
+
+
+def known_places(condition: Tensor) -> tuple[Tensor, ...] | None:
+    """The coordinates of the places where a condition holds; None for unknown ones."""
+    mask = known(condition)
+    places = () if mask is None else mask.nonzero()
+    if not all(places.size and _is_possible(places) for places in places):
+        return None
+    return tuple(listed(found.tolist(), i64, None) for found in places) or None
+
+
+def masked_select(x: Any, mask: Any) -> Any:
+    """The elements for which a mask holds, to which the tensor broadcasts."""
+    given = as_tensor("masked_select", x), as_tensor("masked_select", mask)
+    x, mask = broadcast_tensors(*given)
+    return x[mask]
+
+
+def _run(numbers: Sequence[int]) -> slice | None:
+    """Places at equal distances, in order, as a slice; None for others."""
+    if not numbers:
+        return slice(0, 0)
+    first, last = numbers[0], numbers[-1]
+    step = numbers[1] - first if len(numbers) > 1 else 1
+    if step < 1 or list(numbers) != list(range(first, last + 1, step)):
+        return None
+    if first < 0 <= last:
+        return None
+    return slice(first, last + 1 or None, step if step > 1 else None)

@@ -1,0 +1,133 @@
+"""What is known while a function is traced: masks, indices and numbers of constants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.core.errors import MirageError
+
+Function = Callable[..., Any]
+GENERATOR = torch.Generator().manual_seed(1)
+X, S, B = (torch.randn(s, generator=GENERATOR) for s in ((4, 6), (3, 3), (20, 20)))
+ARRAY = np.array([True, False, True, True])
+ROWS = torch.tensor([2, -1])
+
+
+def same(function: Function, x: Any) -> None:
+    found = mirage.kernel(lambda t: function(t))(x.clone())
+    torch.testing.assert_close(found, function(x.clone()))
+
+
+def written(index: Callable[[], Any], value: Callable[[Any], Any]) -> Function:
+    def function(x: Any) -> Any:
+        y = x * 1
+        y[index()] = value(x)
+        return y
+
+    return function
+
+
+def each_place(x: Any) -> Any:
+    y = x * 0
+    for i in torch.nonzero(torch.arange(4) > 1):
+        y[int(i)] = x[int(i)] * 2
+    return y
+
+
+MASKS: dict[str, Function] = {
+    "a list": lambda x: x[torch.tensor([True, False, True, True])],
+    "columns": lambda x: x[:, torch.tensor([True, False, True, True, False, False])],
+    "every other": lambda x: x[:, torch.arange(6) % 2 == 0] * 2,
+    "the last ones": lambda x: x[..., torch.arange(6) > 2],
+    "a triangle": lambda x: x[torch.ones(4, 6).tril().bool()],
+    "beside an integer": lambda x: x[torch.arange(4) > 1, 2],
+    "beside None": lambda x: x[:, [True, False, True] + [False] * 3, None],
+    "integers as a mask": lambda x: x[torch.tensor([1, 0, 1, 1]).bool()],
+    "an array": lambda x: x[ARRAY] + x[torch.from_numpy(ARRAY)],
+    "an array of places": lambda x: x[:, np.array([[4, 0], [-1, 2]])],
+    "a tensor of places": lambda x: x[ROWS],
+    "columns of triangles": lambda x: x[tuple(torch.tril_indices(4, 6, -1))],
+    "masked_select": lambda x: x.masked_select(torch.arange(6) > 3),
+    "nonzero": lambda x: x[torch.nonzero(torch.arange(4) > 1).squeeze(1)],
+    "where": lambda x: x[torch.where(torch.arange(4) > 1)],
+    "nothing": lambda x: torch.cat([x, x[torch.zeros(4, dtype=torch.bool)]]),
+    "places in a loop": each_place,
+    "a number": written(lambda: torch.arange(4) > 1, lambda _: 2.0),
+    "rows": written(lambda: torch.arange(4) > 1, lambda x: x[:2] * 3),
+    "rows, an array": written(lambda: ARRAY, lambda x: x[1:] * 3),
+    "some columns": written(
+        lambda: (slice(None), torch.arange(6) % 2 == 1), lambda x: x[:, :3]
+    ),
+    "a sum": lambda x: _added(x.clone(), torch.arange(6) % 3 == 0),
+}
+
+
+def _added(y: Any, mask: Any) -> Any:
+    y[:, mask] += 1
+    return y
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_known_masks(name: str) -> None:
+    same(MASKS[name], X)
+
+
+def test_runs_of_places_count_once() -> None:
+    same(lambda x: x[torch.ones(20, 20).tril().bool()] * 2, B)
+    same(lambda x: x[torch.triu_indices(20, 20, 1).unbind()], B)
+    same(lambda x: x[~torch.eye(3, dtype=torch.bool)].view(3, 2), S)
+
+
+NUMBERS: dict[str, Function] = {
+    "item": lambda x: x * torch.arange(4)[2].item(),
+    "tolist": lambda x: sum(x * r for r in torch.linspace(0, 1, 4).tolist()),
+    "items": lambda x: sum(x * r.item() for r in torch.linspace(0, 1, 4)),
+    "int": lambda x: x[: int(torch.tensor([2, 1]).prod())],
+    "bounds": lambda x: x[torch.tensor(1) : torch.tensor(3)],
+    "a branch": lambda x: x * 2 if torch.arange(4).sum() > 3 else x * 3,
+    "float": lambda x: x * float(torch.ones(3).sum()),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_known_numbers(name: str) -> None:
+    same(NUMBERS[name], X)
+
+
+def test_an_array_with_other_values_is_another_program() -> None:
+    mask = ARRAY.copy()
+    kernel = mirage.kernel(lambda x: x[mask] * 2)
+    torch.testing.assert_close(kernel(X), X[mask] * 2)
+    mask[:] = [False, True, False, False]
+    torch.testing.assert_close(kernel(X), X[1:2] * 2)
+
+
+def test_arrays_of_numpy() -> None:
+    x = X.numpy()
+    for function in (
+        lambda x: x[:, np.arange(6, like=x) < 4],
+        lambda x: x[ARRAY][:, np.array([0, 2])],
+        lambda x: x[ARRAY, 1],
+    ):
+        found = mirage.kernel(function)(x)
+        np.testing.assert_array_equal(found, function(x))
+
+
+def test_what_is_not_known_is_refused() -> None:
+    for function, text in (
+        (lambda x: x[:, torch.arange(5) > 1], "a mask of shape"),
+        (lambda x: x[:, np.array([9])], "out of range"),
+        (lambda x: x[torch.zeros(600).numpy() > 0], "pass it as an argument"),
+        (lambda x: x[:, x[0] > 0], "a tensor beside other indices"),
+        (lambda x: x * x.sum().item(), "item()"),
+        (lambda x: x.flatten().repeat(9)[torch.arange(216) % 3 != 0, None], "runs"),
+    ):
+        with pytest.raises(MirageError, match=re.escape(text)):
+            mirage.kernel(function)(X)
