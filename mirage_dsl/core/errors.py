@@ -176,6 +176,13 @@ def _is_library(frame: FrameType) -> bool:
     return module.partition(".")[0] in LIBRARIES
 
 
+def location_of_error(error: BaseException) -> SourceLocation | None:
+    """The innermost line that an error came through and that no library holds."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    places = [location_of_frame(frame) for frame in frames if not _is_library(frame)]
+    return places[-1] if places else None
+
+
 def location_of_frame(frame: FrameType) -> SourceLocation:
     """The line that a frame is at, with the column where its expression starts."""
     code = frame.f_code

@@ -383,6 +383,56 @@ def _lp_pool(
     return f.pow(found, 1 / norm_type)
 
 
+# -- Elements at points, and columns as windows ----------------------------------------
+
+
+def grid_sample(
+    input: Any,
+    grid: Any,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> Any:
+    """PyTorch's elements at points of a plane or of space, from -1 to 1."""
+    x, points = as_tensor("grid_sample", input), as_tensor("grid_sample", grid)
+    paddings = ("zeros", "border", "reflection")
+    if mode not in ("bilinear", "nearest", "bicubic") or padding_mode not in paddings:
+        raise UnsupportedError(
+            f"grid_sample with mode={mode!r}, padding_mode={padding_mode!r}; PyTorch "
+            "has no such ones",
+            user_location(),
+        )
+    numbers = {
+        "padding": (paddings.index(padding_mode),),
+        "corners": (int(bool(align_corners)),),
+    }
+    kept = dict(enumerate(x.handle.axes[:2]))
+    return _called(f"grid_sample_{mode}", (x, points), numbers, kept)
+
+
+def fold(
+    input: Any,
+    output_size: Any,
+    kernel_size: Any,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+) -> Any:
+    """PyTorch's sums of windows that are columns, where they were."""
+    numbers = {
+        "size": _several(output_size, 2, "output_size of fold"),
+        "kernel": _several(kernel_size, 2, "kernel_size of fold"),
+        "dilation": _several(dilation, 2, "dilation of fold"),
+        "padding": _several(padding, 2, "padding of fold"),
+        "stride": _several(stride, 2, "stride of fold"),
+    }
+
+    def run(x: Tensor) -> Tensor:
+        return _called("fold", (x,), numbers, {0: x.handle.axes[0]})
+
+    return _batched(run, input, 1, "fold")
+
+
 # -- Windows as columns ----------------------------------------------------------------
 
 
@@ -514,6 +564,8 @@ WINDOWS: dict[str, Function] = {
     **_ranked("lp_pool", _lp_pool),
     **_ranked("adaptive_avg_pool", partial(_adaptive_pool, "avg")),
     **_ranked("adaptive_max_pool", partial(_adaptive_pool, "max")),
+    "fold": fold,
+    "grid_sample": grid_sample,
     "interpolate": interpolate,
     "local_response_norm": local_response_norm,
     "upsample": interpolate,

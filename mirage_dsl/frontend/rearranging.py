@@ -24,10 +24,11 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import Scalar, boolean
+from mirage_dsl.core.types import Scalar, boolean, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.functions import as_operand, as_tensor
+from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
 from mirage_dsl.frontend.program import DimVars, Handle, vars_of
 from mirage_dsl.frontend.recorder import (
@@ -701,7 +702,123 @@ def _single(
     return Selection(*(e if keepdim else f.squeeze(e, axis) for e in found))
 
 
+def mode(x: Any, dim: int = -1, keepdim: bool = False) -> Selection:
+    """The element that is there most often, the smallest of several, and an index."""
+    x, at = _placed("mode", x, dim)
+    return _single(("mode", "argmode"), x, at, keepdim)
+
+
+def _running(name: str) -> Function:
+    """The largest or smallest element so far, and where the last of them was."""
+
+    def running(x: Any, dim: int) -> Selection:
+        x, at = _placed(name, x, dim)
+        return Selection(_along(name, x, at), _along(f"arg{name}", x, at))
+
+    running.__name__ = name
+    return running
+
+
+def logcumsumexp(x: Any, dim: int) -> Any:
+    """The logarithms of running sums of exponentials."""
+    x, at = _placed("logcumsumexp", x, dim)
+    return _along("logcumsumexp", x, at)
+
+
+def quantile(
+    x: Any,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
+    """What a part of the elements is below: of all, or along an axis.
+
+    Args:
+        x: The tensor; a row with NaN has NaN.
+        q: The part, a number or a vector of numbers that are known while tracing, for
+            each of which the result has a row.
+        dim: The axis; all elements where it is None.
+        keepdim: Whether the axis stays, with one element.
+        interpolation: What is taken between two elements.
+
+    Raises:
+        UnsupportedError: The part is data, or the interpolation has another name.
+    """
+    x = as_tensor("quantile", x)
+    parts = _parts(q)
+    if interpolation not in _BETWEEN:
+        raise UnsupportedError(
+            f"quantile with interpolation={interpolation!r}; expected one of "
+            f"{', '.join(_BETWEEN)}",
+            user_location(),
+        )
+    rank = x.ndim
+    x, at = (f.flatten(x), 0) if dim is None else _placed("quantile", x, dim)
+    ordered = _along("sort", x, at, {"descending": 0})
+    # NaN is behind all others.
+    last = f.narrow(ordered, at, _known(x, at, "quantile") - 1, 1)
+    found = [_at_part(ordered, at, part, interpolation) for part in parts.ravel()]
+    found = [f.where(f.equal(last, last), value, last) for value in found]
+    if not keepdim:
+        found = [f.squeeze(value, at) for value in found]
+    elif dim is None:
+        found = [f.reshape(value, *[1] * rank) for value in found]
+    return f.stack(found, 0) if parts.ndim else found[0]
+
+
+_BETWEEN: Mapping[str, Callable[[float], float]] = {
+    "linear": float,
+    "lower": np.floor,
+    "higher": np.ceil,
+    "nearest": np.rint,
+    "midpoint": lambda rank: (np.floor(rank) + np.ceil(rank)) / 2,
+}
+"""From the rank of a part to the one that is taken, by PyTorch's names."""
+
+
+def _parts(q: Any) -> np.ndarray[Any, Any]:
+    """The parts of a quantile.
+
+    Raises:
+        UnsupportedError: They are data.
+        ShapeError: They are no number or vector, or outside of 0 to 1.
+    """
+    given = known(q) if isinstance(q, Tensor) else np.asarray(q, np.float64)
+    if given is None:
+        raise UnsupportedError(
+            "quantile of a part that is data; pass a number, or make it outside",
+            user_location(),
+        )
+    if given.ndim > 1 or not ((given >= 0) & (given <= 1)).all():
+        raise ShapeError(
+            f"quantile of {given}; expected numbers from 0 to 1", user_location()
+        )
+    return given
+
+
+def _at_part(ordered: Tensor, axis: int, part: Any, interpolation: str) -> Any:
+    """What so large a part of sorted elements is below, with an axis of extent 1."""
+    wide = ordered.handle.value.dtype == f64
+    kind = np.float64 if wide else np.float32
+    rank = kind(part) * kind(_known(ordered, axis, "quantile") - 1)
+    rank = kind(_BETWEEN[interpolation](float(rank)))
+    low, high = int(np.floor(rank)), int(np.ceil(rank))
+    below, above = (f.narrow(ordered, axis, at, 1) for at in (low, high))
+    weight = float(rank - low)
+    # From the nearer one, as PyTorch: of infinities only that counts.
+    if weight >= 0.5:
+        return above - (above - below) * (1 - weight)
+    return below + (above - below) * weight
+
+
 SELECTIONS: Mapping[str, Function] = {
+    "cummax": _running("cummax"),
+    "cummin": _running("cummin"),
+    "logcumsumexp": logcumsumexp,
+    "mode": mode,
+    "quantile": quantile,
     "sort": sort,
     "argsort": argsort,
     "topk": topk,

@@ -6,7 +6,7 @@ Each is a formula of other functions, so that the search sees what it consists o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -18,8 +18,8 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import Scalar, boolean, f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.constructors import positions
-from mirage_dsl.frontend.functions import as_operand, as_tensor, complement
+from mirage_dsl.frontend.constructors import arange, positions
+from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, complement
 from mirage_dsl.frontend.layers import LOSSES, multi_head_attention_forward
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import (
@@ -30,6 +30,7 @@ from mirage_dsl.frontend.recorder import (
     normal_axis,
 )
 from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor
+from mirage_dsl.ops.table import OPERATORS
 
 # -- Activations -----------------------------------------------------------------------
 
@@ -914,10 +915,85 @@ def bucketize(
             f"bucketize by boundaries of rank {edges.ndim}; expected a vector",
             user_location(),
         )
+    return _below(x, edges, right=right, out_int32=out_int32)
+
+
+def searchsorted(
+    sorted_sequence: Any,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """How many elements of sorted rows are below each of others, as `bucketize`.
+
+    Raises:
+        ShapeError: The rows are neither one for all, nor one for each row.
+    """
+    rows = as_tensor("searchsorted", sorted_sequence)
+    if sorter is not None:
+        rows = f.take_along_dim(rows, sorter, -1)
+    right = right or side == "right"
+    number = not isinstance(input, Tensor)
+    x = filled(rows, (), input) if number else input
+    _check_alike("searchsorted", x, rows)
+    if rows.ndim != 1 and tuple(rows.shape[:-1]) != tuple(x.shape[:-1]):
+        raise ShapeError(
+            f"searchsorted of {shape_text(x.handle)} in {shape_text(rows.handle)}: "
+            "expected one row for all, or one for each row",
+            user_location(),
+        )
+    rows = rows if rows.ndim == 1 else f.expand_dims(rows, -2)
+    return _below(x, rows, right=right, out_int32=out_int32)
+
+
+def _below(x: Any, edges: Any, *, right: bool, out_int32: bool) -> Any:
+    """How many edges, along the last axis, are below each element."""
     x = f.expand_dims(x, -1)
     # NaN is above all others, as PyTorch sorts it.
     below = complement(f.less(x, edges) if right else f.less_equal(x, edges))
     return f.sum(below, -1, dtype="int32" if out_int32 else "int64")
+
+
+def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """How many elements are in each of so many equal parts of a range.
+
+    The range is that of the elements where both its ends are equal.
+    """
+    x = f.flatten(as_tensor("histc", x))
+    count = integer(bins, "bins")
+    low, high = (min, max) if min != max else (f.min(x), f.max(x))
+    if min == max:
+        # Of equal elements PyTorch takes one less and one more.
+        same = f.equal(low, high)
+        low, high = f.where(same, low - 1, low), f.where(same, high + 1, high)
+    part = (x - low) * count / (high - low)
+    # The last part has its end too; what is outside is in none.
+    part = f.where(f.equal(x, high), count - 1, apply(OPERATORS["floor"], part))
+    part = f.where(f.greater_equal(x, low), part, -1)
+    at = f.to(arange(count), x)
+    return f.to(f.sum(f.equal(f.expand_dims(part, -1), at), 0), x)
+
+
+OF_UNKNOWN_SHAPE = {
+    "bincount": "F.one_hot(x, n).sum(0), or torch.zeros(n).index_add(0, x, weights)",
+    "unique": "compute with all elements, and sort() them where neighbours matter",
+    "unique_consecutive": "compare x[1:] with x[:-1], and keep all elements",
+}
+"""Functions whose result has as many elements as the data say, and what to do."""
+
+
+def _of_unknown_shape(name: str, advice: str) -> Callable[..., Any]:
+    def refused(*_: Any, **__: Any) -> NoReturn:
+        raise UnsupportedError(
+            f"{name}, of which the number of results depends on the data: a program's "
+            f"shapes are known while it is traced; use {advice}",
+            user_location(),
+        )
+
+    return refused
 
 
 def count_nonzero(x: Any, dim: Any = None) -> Any:
@@ -1023,10 +1099,13 @@ MEASURES: Mapping[str, Callable[..., Any]] = {
     "count_nonzero": count_nonzero,
     "cumulative_trapezoid": cumulative_trapezoid,
     "dist": dist,
+    "histc": histc,
     "isclose": isclose,
     "isin": isin,
     "renorm": renorm,
+    "searchsorted": searchsorted,
     "trapezoid": trapezoid,
     "trapz": trapezoid,
+    **{n: _of_unknown_shape(n, advice) for n, advice in OF_UNKNOWN_SHAPE.items()},
 }
 """By PyTorch's names."""

@@ -15,6 +15,7 @@ from mirage_dsl.core.errors import (
     TraceError,
     UnsupportedError,
     caught_by_users,
+    location_of_error,
     location_of_function,
     user_location,
 )
@@ -311,6 +312,16 @@ def _call(
             f"{name} calls itself without end: while it is traced, only Python's own "
             "values can end a recursion",
             location_of_function(function),
+        ) from None
+    except Exception as error:
+        if not type(error).__module__.startswith("torch._dynamo"):
+            raise
+        raise UnsupportedError(
+            "PyTorch's compiler, which torch.cond, torch.while_loop and torch.compile "
+            f"run, in {name}, which is traced already: expected functions that compute "
+            "with tensors alone; in the place of cond compute both, and choose "
+            "by torch.where(condition, a, b)",
+            location_of_error(error),
         ) from None
 
 

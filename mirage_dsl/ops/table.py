@@ -633,6 +633,15 @@ an H100 gets through 0.6 to 0.84 of 10**12 a second, of one to three axes."""
 _SORTED = 32.0
 """Operations on an element that is sorted among thousands."""
 
+_SPECIAL = 40.0
+"""Operations on an element that goes through a series or a quotient of polynomials."""
+
+SPECIAL = (
+    *("bessel_j0", "bessel_j1", "digamma", "erfc", "erfcx", "erfinv", "gammaln"),
+    *("i0", "i0e", "i1", "i1e", "log_ndtr", "ndtr", "ndtri"),
+)
+"""Rows by the names of `torch.special`."""
+
 _F = "torch.nn.functional."
 _SCALED = {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}
 """How PyTorch interpolates between so many neighbours, but for the nearest ones."""
@@ -711,6 +720,23 @@ for _rank in (1, 2, 3):
             carried=2,
         )
 
+library(
+    "fold",
+    f"{_F}fold({{0}}, {{size}}, {{kernel}}, {{dilation}}, {{padding}}, {{stride}})",
+    *("size", "kernel", "dilation", "padding", "stride"),
+    work=_each_element,
+)
+for _mode in ("bilinear", "nearest", "bicubic"):
+    library(
+        f"grid_sample_{_mode}",
+        f'{_F}grid_sample({{0}}, {{1}}, "{_mode}", '
+        '("zeros", "border", "reflection")[{padding[0]}], bool({corners[0]}))',
+        *("padding", "corners"),
+        arity=2,
+        work=_each_element,
+        flops=32.0,
+    )
+
 # Along the second of three axes: what is before it, it, and what is behind.  Orders are
 # those of equal elements too, but for the largest ones.
 
@@ -724,6 +750,9 @@ for _name, _call, _numbers in (
     ("topk", "torch.topk({0}, {k[0]}, 1, bool({largest[0]}))", ("k", "largest")),
     ("kthvalue", "torch.kthvalue({0}, {k[0]}, 1, True)", ("k",)),
     ("median", "torch.median({0}, 1, True)", ()),
+    ("mode", "torch.mode({0}, 1, True)", ()),
+    ("cummax", "torch.cummax({0}, 1)", ()),
+    ("cummin", "torch.cummin({0}, 1)", ()),
 ):
     for _prefix, _part in (("", ".values"), ("arg", ".indices")):
         library(
@@ -736,6 +765,22 @@ for _name, _call, _numbers in (
             gives=i64 if _prefix else None,
             part=_part,
         )
+
+library(
+    "logcumsumexp", "torch.logcumsumexp({0}, 1)", work=_each_element, flops=_SPECIAL
+)
+
+# Functions of each element apart, that only PyTorch computes as precisely as it does.
+
+for _name in SPECIAL:
+    library(_name, f"torch.special.{_name}({{0}})", work=_each_element, flops=_SPECIAL)
+library(
+    "polygamma",
+    "torch.special.polygamma({n[0]}, {0})",
+    "n",
+    work=_each_element,
+    flops=_SPECIAL,
+)
 
 # Elements summed at indices along the second of three axes: elements and indices.
 

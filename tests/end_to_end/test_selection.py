@@ -136,6 +136,8 @@ SORTS: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "topk": (lambda x: (*torch.topk(x, 3), x.topk(2, 0, largest=False).indices), [X]),
     "kthvalue": (lambda x: (*x.kthvalue(3), *x.kthvalue(1, 0, keepdim=True)), [X]),
     "median": (lambda x: (torch.median(x), *x.median(1), x.median(0, True)[0]), [X]),
+    "mode": (lambda x: (*torch.mode(x * 0, 1), x.mode(0, True)[0]), [X]),
+    "running extremes": (lambda x: (*x.cummax(1), *torch.cummin(x, 0)), [X]),
     "integers": (lambda i: (i.sort(1).values + 1, i.topk(3)[0]), [WHOLE]),
     "of merged axes": (lambda x: x.reshape(2, 63).sort(1).values.reshape(6, 21), [X]),
     "to gather by": (lambda x: x.take_along_dim(x.argsort(1), 1), [X]),
@@ -182,6 +184,27 @@ def test_what_is_around_a_sort_is_fused() -> None:
     run = TritonExecutable(best.mugraph, interpret=True)
     for one, other in zip(run(X), function(X), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def between_quantiles(x: Any) -> Any:
+    y = x * 2 + 1
+    low, high = torch.quantile(y, torch.tensor([0.1, 0.9]), 1, keepdim=True)
+    return torch.minimum(torch.maximum(y, low), high)
+
+
+def log_of_running_sums(x: Any) -> Any:
+    return torch.logcumsumexp(x * 2, 1) - torch.erfc(x)
+
+
+@pytest.mark.parametrize("function", [between_quantiles, log_of_running_sums])
+def test_what_is_around_a_library_call_is_fused(function: Function) -> None:
+    best = mirage.superoptimize(
+        traced(function, X), effort="quick", use_cache=False
+    ).best
+    assert best.certificate.ok
+    assert best.mugraph.blocks
+    (found,) = TritonExecutable(best.mugraph, interpret=True)(X)
+    torch.testing.assert_close(found, function(X))
 
 
 FILTERS: dict[str, Function] = {

@@ -152,7 +152,6 @@ REFUSED: dict[str, Function] = {
     "too few rows": lambda x, i, v: x.index_add(0, i, v[:3]),
     "shorter rows": lambda x, i, v: x.index_add(0, i, v[:, :3]),
     "shorter indices": lambda x, i, v: x.scatter_add(0, i[:, None], v),
-    "truth values": lambda x, i, v: x.index_add(0, i, v > 0),
     "an argument in place": lambda x, i, v: x.index_add_(0, i, v),
 }
 

@@ -89,7 +89,9 @@ def test_operands_may_have_their_channels_last() -> None:
 def test_a_row_runs_as_a_library_kernel(name: str) -> None:
     inputs = ROWS[name].inputs(seed=3)
     (found,) = TritonExecutable(ROWS[name].traced, interpret=True)(*inputs)
-    torch.testing.assert_close(found, ROWS[name].function(*inputs))
+    expected = ROWS[name].function(*inputs)
+    # Outside of its domain a function is NaN.
+    torch.testing.assert_close(found, expected, equal_nan=True)
     assert found.is_contiguous()
 
 

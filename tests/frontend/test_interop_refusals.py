@@ -38,9 +38,24 @@ def test_captured_arrays_are_refused() -> None:
 
 
 def test_unknown_functions_suggest_a_known_one() -> None:
-    message = failure(lambda x: torch.cummax(x, 0), UnsupportedError)
-    assert "torch.cummax cannot be traced" in message
-    assert "did you mean" in failure(lambda x: torch.erfc(torch.exp(x)), MirageError)
+    message = failure(lambda x: torch.histogram(x, 4), UnsupportedError)
+    assert "torch.histogram cannot be traced" in message
+    assert "did you mean" in failure(
+        lambda x: torch.special.gammainc(x, torch.exp(x)), MirageError
+    )
+
+
+def test_what_runs_the_compiler_of_pytorch_is_named() -> None:
+    def either(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, torch.cos, torch.sin, (x,))
+
+    message = failure(either, UnsupportedError)
+    assert "torch.cond" in message
+    assert "torch.where(condition, a, b)" in message
+    assert "test_interop_refusals.py" in message
+
+
+def test_what_numpy_alone_has_is_named() -> None:
     assert "np.unique" in failure(lambda x: np.unique(x), UnsupportedError)
 
 

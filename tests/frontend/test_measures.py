@@ -20,13 +20,14 @@ X, Y = (torch.randn(s, generator=GENERATOR) for s in ((2, 6, 3), (2, 4, 3)))
 M = X[0]
 N = torch.arange(-4, 4)
 EDGES = torch.tensor([-1.0, 0.0, 1.0, 1.0, 2.0])
+ODD = torch.cat([EDGES, M.view(-1), torch.tensor([math.inf, -math.inf, math.nan])])
 BAGS = torch.tensor([[0, 5, 2], [1, 1, 5]])
 
 
 def same(function: Function, *given: torch.Tensor) -> None:
     with np.errstate(all="ignore"):
         found = mirage.kernel(lambda *xs: function(*xs))(*given)
-    torch.testing.assert_close(found, function(*given))
+    torch.testing.assert_close(found, function(*given), equal_nan=True)
 
 
 def _cdist(p: float) -> Function:
@@ -35,6 +36,14 @@ def _cdist(p: float) -> Function:
 
 def _renorm(p: float) -> Function:
     return lambda m: torch.renorm(m, p, 0, 1.0) + m.renorm(p, -1, 2.0)
+
+
+def _quantiles(between: str) -> Function:
+    return lambda m, x: (
+        torch.quantile(m, torch.tensor([0.1, 0.5, 0.77]), 0, interpolation=between),
+        x.quantile(0.31, interpolation=between),
+        x[:5].quantile(0.31, interpolation=between),
+    )
 
 
 ORDERS = (1, 2, 3.0, math.inf)
@@ -64,6 +73,67 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         ),
         (torch.cat([EDGES, M.view(-1), torch.tensor([math.inf, math.nan])]), EDGES),
     ),
+    "searchsorted": (
+        lambda x, e, m: (
+            torch.searchsorted(e, x),
+            torch.searchsorted(e, x, right=True, out_int32=True),
+            torch.searchsorted(e, 0.5, side="right"),
+            torch.searchsorted(m.sort(1).values, m),
+            torch.searchsorted(m, m, sorter=m.argsort(1)),
+        ),
+        (ODD, EDGES, M),
+    ),
+    "histc": (
+        lambda m: (
+            torch.histc(m, 5),
+            torch.histc(m, 4, -1, 1),
+            m.histc(bins=3, min=0, max=2),
+            torch.histc(m * 0, 4),
+        ),
+        (M,),
+    ),
+    "quantile": (
+        lambda m: (
+            torch.quantile(m, 0.3),
+            m.quantile(0.9, 0, keepdim=True),
+            m.quantile(0.4, keepdim=True),
+            torch.quantile(m, torch.tensor([0.25, 0.5, 1.0]), dim=1),
+            m.double().quantile(torch.tensor([0.1]).double(), 0),
+        ),
+        (M,),
+    ),
+    **{
+        f"quantile, {between}": (_quantiles(between), (M, ODD))
+        for between in ("linear", "lower", "higher", "nearest", "midpoint")
+    },
+    "running extremes": (
+        lambda m, x: (*m.cummax(1), *torch.cummin(m, 0), x.cummax(0)[0]),
+        (M, ODD),
+    ),
+    "running extremes, integers": (lambda n: (*n.cummax(0), n.cummin(0)[0]), (N,)),
+    "logcumsumexp": (
+        lambda m, x: (torch.logcumsumexp(m, 1), (m * 200).logcumsumexp(0), x),
+        (M, ODD),
+    ),
+    "logcumsumexp, odd": (lambda x: x.logcumsumexp(0), (ODD,)),
+    "mode": (lambda n: (*torch.mode(n // 3), n.mode()[0]), (N,)),
+    "special functions": (
+        lambda x: (
+            torch.erfc(x * 5),
+            torch.special.erfcx(x),
+            torch.lgamma(x),
+            x.digamma(),
+            torch.special.ndtr(x),
+            torch.special.entr(x),
+            torch.i0(x),
+            torch.polygamma(1, x.abs() + 1),
+            (x.abs() + 1).polygamma(1),
+            x.erfinv(),
+            torch.mvlgamma(x.abs() + 2, 2),
+        ),
+        (ODD,),
+    ),
+    "special functions, integers": (lambda n: torch.lgamma(n + 5), (N,)),
     "trapezoid": (
         lambda m, x: (
             torch.trapezoid(m),
@@ -133,6 +203,12 @@ REFUSED: dict[str, tuple[str, Function]] = {
     "a vector": ("one length", lambda x: torch.cdist(x[0], x)),
     "an order below 0": ("0 or more", lambda x: torch.cdist(x, x, p=-1)),
     "points of a vector": ("two axes", lambda x: torch.renorm(x[0], 2, 0, 1)),
+    "counts": ("depends on the data", lambda x: torch.bincount(x[0].long())),
+    "unique elements": ("depends on the data", lambda x: x.unique()),
+    "a part that is data": ("data", lambda x: x.quantile(x[0])),
+    "a part beyond 1": ("from 0 to 1", lambda x: x.quantile(1.5)),
+    "between": ("one of linear", lambda x: x.quantile(0.5, interpolation="cubic")),
+    "other rows": ("one for each row", lambda x: torch.searchsorted(x, x[:1])),
     "boundaries": ("a vector", lambda x: torch.bucketize(x, x)),
     "bags by offsets": ("offsets", lambda x: F.embedding_bag(x[0].long(), x)),
     "maxima of padding": (

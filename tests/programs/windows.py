@@ -11,6 +11,7 @@ from torch import Tensor
 
 import mirage_dsl as mirage
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ops.table import SPECIAL
 
 F = torch.nn.functional
 Function = Callable[..., Any]
@@ -65,6 +66,22 @@ _RECURRENT = {
 """How many gates and states a layer has, and which of its results it is."""
 
 _LINE, _PLANE, _SPACE = (2, 4, 11), (2, 4, 9, 10), (2, 4, 5, 6, 7)
+
+_SAMPLED = {"bilinear": "zeros", "nearest": "border", "bicubic": "reflection"}
+"""How planes are sampled, and what is outside of them."""
+
+
+def _sampled(mode: str) -> Program:
+    return _program(
+        lambda x, g: F.grid_sample(x, g, mode, _SAMPLED[mode], mode == "bicubic"),
+        *((2, 4, 5, 6), (2, 3, 7, 2)),
+    )
+
+
+def _special(name: str) -> Program:
+    function = getattr(torch.special, name)
+    return _program(lambda x: function(x), _LINE)
+
 
 ROWS: Mapping[str, Program] = {
     "conv1d": _program(lambda x, w: F.conv1d(x, w, None, 2, 1, 2), _LINE, (6, 4, 3)),
@@ -138,6 +155,19 @@ ROWS: Mapping[str, Program] = {
     "argkthvalue": _program(lambda x: x.kthvalue(3, keepdim=True)[1], _LINE),
     "median": _program(lambda x: torch.median(x, 1).values, _LINE),
     "argmedian": _program(lambda x: x.median(-1, keepdim=True).indices, _LINE),
+    "mode": _program(lambda x: torch.mode(x, 1).values, _LINE),
+    "argmode": _program(lambda x: x.mode(-1, keepdim=True).indices, _LINE),
+    "cummax": _program(lambda x: torch.cummax(x, 1).values, _LINE),
+    "argcummax": _program(lambda x: x.cummax(-1).indices, _LINE),
+    "cummin": _program(lambda x: torch.cummin(x, 0)[0], _LINE),
+    "argcummin": _program(lambda x: x.cummin(2)[1], _LINE),
+    "logcumsumexp": _program(lambda x: x.logcumsumexp(1), _LINE),
+    **{name: _special(name) for name in SPECIAL},
+    "polygamma": _program(lambda x: torch.polygamma(2, x), _LINE),
+    "fold": _program(
+        lambda x: F.fold(x, (4, 5), (2, 3), 1, (1, 0), (2, 1)), (2, 12, 9)
+    ),
+    **{f"grid_sample_{mode}": _sampled(mode) for mode in _SAMPLED},
     **{name: _recurrent(name, *how) for name, how in _RECURRENT.items()},
 }
 """A program for each row, whose only operator is that."""
