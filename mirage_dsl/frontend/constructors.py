@@ -410,6 +410,48 @@ def _linspace(
     return f.where(f.less_equal(at, count // 2 - 1), near, far)
 
 
+def _logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+) -> Any:
+    """Powers of a base, of so many exponents at equal distances."""
+    return _placed(f.pow(base, _linspace(start, end, steps)), dtype, device)
+
+
+def _hamming(
+    window_length: int,
+    periodic: bool = True,
+    alpha: float = 0.54,
+    beta: float = 0.46,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+) -> Any:
+    """A window of one turn of a cosine, from the lowest point on."""
+    count = integer(window_length, "window_length")
+    turn = 2 * math.pi / max(count if periodic else count - 1, 1)
+    angle = _steps_of(0.0, turn, count, dtype, device)
+    found = alpha - beta * apply(OPERATORS["cos"], angle)
+    return found if count > 1 else found * 0 + 1
+
+
+def _hann(window_length: int, periodic: bool = True, **options: Any) -> Any:
+    """The same, from 0 to 1."""
+    return _hamming(window_length, periodic, 0.5, 0.5, **options)
+
+
+def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
+    """A traced tensor in a dtype, or PyTorch's `tensor` of numbers."""
+    if isinstance(data, Tensor):
+        return _placed(data, dtype, device)
+    return _tensor(data, dtype=dtype, device=device)
+
+
 def _scalar_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """PyTorch's `tensor` of a number."""
     if not isinstance(data, bool | int | float):
@@ -423,10 +465,14 @@ def _scalar_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
 
 CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
     "arange": arange,
+    "as_tensor": _as_tensor,
     "empty": zeros,
     "eye": eye,
     "full": full,
+    "hamming_window": _hamming,
+    "hann_window": _hann,
     "linspace": _linspace,
+    "logspace": _logspace,
     "ones": ones,
     "scalar_tensor": _scalar_tensor,
     "tensor": _tensor,

@@ -31,6 +31,7 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.composites import einsum
+from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
 from mirage_dsl.frontend.functions import as_tensor, is_condition
 from mirage_dsl.frontend.program import DimVars
@@ -410,6 +411,28 @@ def grid_sample(
     return _called(f"grid_sample_{mode}", (x, points), numbers, kept)
 
 
+def affine_grid(theta: Any, size: Any, align_corners: bool | None = None) -> Any:
+    """PyTorch's points of planes or of space that affine maps move."""
+    maps = as_tensor("affine_grid", theta)
+    batch, _, *extents = (integer(n, "an extent of affine_grid") for n in size)
+    rank = len(extents)
+    if tuple(maps.shape) != (batch, rank, rank + 1) or rank not in (2, 3):
+        raise ShapeError(
+            f"affine_grid of {tuple(maps.shape)} to {tuple(size)}: expected a 2 by 3 "
+            "matrix for each plane, or a 3 by 4 one for each space",
+            user_location(),
+        )
+    points = [CONSTRUCTORS["ones"](*extents, dtype=theta.dtype)]
+    for axis, extent in enumerate(extents):
+        along = CONSTRUCTORS["linspace"](-1.0, 1.0, extent, dtype=theta.dtype)
+        # Without corners the ends are half a pixel inside.
+        along = along if align_corners else along * ((extent - 1) / extent)
+        placed = f.reshape(along, *(-1 if i == axis else 1 for i in range(rank)))
+        points.insert(0, f.expand(placed, *extents))
+    flat = f.reshape(f.stack(points, -1), 1, -1, rank + 1)
+    return f.reshape(f.matmul(flat, maps.mT), batch, *extents, rank)
+
+
 def fold(
     input: Any,
     output_size: Any,
@@ -564,6 +587,7 @@ WINDOWS: dict[str, Function] = {
     **_ranked("lp_pool", _lp_pool),
     **_ranked("adaptive_avg_pool", partial(_adaptive_pool, "avg")),
     **_ranked("adaptive_max_pool", partial(_adaptive_pool, "max")),
+    "affine_grid": affine_grid,
     "fold": fold,
     "grid_sample": grid_sample,
     "interpolate": interpolate,

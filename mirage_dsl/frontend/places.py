@@ -123,17 +123,39 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
 
 
 def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
-    """The tensor with new slices at indices of its first axis."""
-    given = tuple(indices)
-    if accumulate or len(given) != 1:
+    """The tensor with new elements at indices of its first axes, or with them added."""
+    x, given = as_tensor("index_put", x), tuple(indices)
+    if not all(
+        isinstance(i, Tensor) and i.handle.value.dtype.is_integer for i in given
+    ):
         raise UnsupportedError(
-            "index_put that accumulates, or of several indices; it is done for one "
-            "tensor of unique indices",
+            "index_put at what is no tensor of integers; assign, as in x[i] = v",
             user_location(),
         )
-    if isinstance(given[0], Tensor):
-        refuse_bytes(given[0])
-    return placed(x, 0, given[0], values)
+    for index in given:
+        refuse_bytes(index)
+    if not accumulate:
+        return placed_at(x, list(enumerate(given)), values)
+    count = len(given)
+    place = _place_of(x, list(enumerate(given)))
+    behind = tuple(x.shape[count:])
+    source = f.expand(as_tensor("index_put", values), *place.shape, *behind)
+    flat = f.flatten(x, 0, count - 1) if count > 1 else x
+    rows = f.reshape(source, -1, *behind)
+    found = added_at(flat, 0, f.reshape(place, -1), f.to(rows, x))
+    return f.reshape(found, *x.shape)
+
+
+def _place_of(x: Tensor, tensors: Sequence[tuple[int, Tensor]]) -> Tensor:
+    """Where tuples of indices are in the axis that the axes make that they are of.
+
+    As a gather does, it refuses those outside and counts from the end.
+    """
+    place: Any = 0
+    for axis, index in tensors:
+        extent = integer(x.shape[axis], "an extent")
+        place = place * extent + f.index_select(arange(extent), 0, index)
+    return place
 
 
 def placed(x: Tensor, axis: int, index: Any, value: Any) -> Tensor:
@@ -178,11 +200,7 @@ def _placed_at_several(
     axes = [axis for axis, _ in tensors]
     first, count = axes[0], len(axes)
     rest = [i for i in range(x.ndim) if i not in axes]
-    place: Any = 0
-    for axis, index in tensors:
-        extent = integer(x.shape[axis], "an extent")
-        # As a gather does, it refuses those outside and counts from the end.
-        place = place * extent + f.index_select(arange(extent), 0, index)
+    place = _place_of(x, tensors)
     if isinstance(value, Tensor) and axes == list(range(first, first + count)):
         lead = tuple(x.shape[:first])
         behind = tuple(x.shape[first + count :])
@@ -237,6 +255,24 @@ def scatter_add(x: Any, dim: Any, index: Any, src: Any) -> Any:
     if alone is None:
         return _added(x, _sums("scatter_sum", x, at, index, src), 1)
     return _added(x, _sums("index_sum", x, at, alone, src), 1)
+
+
+def scatter_reduce(
+    x: Any, dim: Any, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """The sum of elements at each index along an axis, and what is there.
+
+    Raises:
+        UnsupportedError: It is another reduction.
+    """
+    if reduce != "sum" or not include_self:
+        raise UnsupportedError(
+            f"scatter_reduce with reduce={reduce!r}, include_self={include_self}: it "
+            "is done for sums with what is there; compare indices with positions, as "
+            "in torch.where(index == k, src, -inf).amax(), for others",
+            user_location(),
+        )
+    return scatter_add(x, dim, index, src)
 
 
 def _added(x: Tensor, sums: Tensor, alpha: Any) -> Tensor:
@@ -408,6 +444,7 @@ PLACING: Mapping[str, Callable[..., Any]] = {
     "index_put": index_put,
     "scatter": scatter,
     "scatter_add": scatter_add,
+    "scatter_reduce": scatter_reduce,
 }
 """By PyTorch's names."""
 

@@ -6,6 +6,9 @@ Each is a formula of other functions, so that the search sees what it consists o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import combinations as all_combinations
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple, NoReturn
 
 from mirage_dsl.core.errors import (
@@ -1093,19 +1096,70 @@ def cumulative_trapezoid(
     return f.cumsum(areas, at) / 2.0
 
 
+def pdist(input: Any, p: float = 2.0) -> Any:
+    """The distances of all pairs of rows of a matrix."""
+    rows, columns = _pairs(input, 2, replacement=False)
+    return vector_norm(input[rows] - input[columns], p, -1)
+
+
+def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
+    """All choices of so many elements of a vector, in their order."""
+    places = _pairs(input, r, replacement=with_replacement)
+    return f.stack([input[at] for at in places], 1)
+
+
+def _pairs(x: Any, count: int, *, replacement: bool) -> list[list[int]]:
+    """The first place of each choice of so many along the first axis, and so on."""
+    choose = combinations_with_replacement if replacement else all_combinations
+    found = choose(range(int(x.shape[0])), integer(count, "r"))
+    return [list(places) for places in zip(*found, strict=True)]
+
+
+def cov(input: Any, *, correction: int = 1) -> Any:
+    """The covariances of variables that are rows, or of one."""
+    x = as_tensor("cov", input)
+    apart = x - f.mean(x, -1, keepdims=True)
+    rows = apart if x.ndim > 1 else f.expand_dims(apart, 0)
+    found = f.matmul(rows, f.swapaxes(rows, 0, 1)) / (x.shape[-1] - correction)
+    return found if x.ndim > 1 else f.reshape(found, ())
+
+
+def corrcoef(input: Any) -> Any:
+    """The correlations of variables that are rows."""
+    found = cov(input)
+    if not found.ndim:
+        return found / found
+    scale = f.sqrt(c.diag(found))
+    found = found / f.expand_dims(scale, 1) / scale
+    return f.clamp(found, -1, 1)
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # noqa: N803
+    """The powers of a vector's elements, as columns."""
+    count = int(x.shape[-1]) if N is None else integer(N, "N")
+    powers = range(count) if increasing else range(count - 1, -1, -1)
+    return f.stack([f.pow(x, power) for power in powers], -1)
+
+
 MEASURES: Mapping[str, Callable[..., Any]] = {
     "bucketize": bucketize,
     "cdist": cdist,
+    "combinations": combinations,
+    "corrcoef": corrcoef,
     "count_nonzero": count_nonzero,
+    "cov": cov,
     "cumulative_trapezoid": cumulative_trapezoid,
     "dist": dist,
     "histc": histc,
     "isclose": isclose,
     "isin": isin,
+    "linalg_vander": partial(vander, increasing=True),
+    "pdist": pdist,
     "renorm": renorm,
     "searchsorted": searchsorted,
     "trapezoid": trapezoid,
     "trapz": trapezoid,
+    "vander": vander,
     **{n: _of_unknown_shape(n, advice) for n, advice in OF_UNKNOWN_SHAPE.items()},
 }
 """By PyTorch's names."""

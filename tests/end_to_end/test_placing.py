@@ -68,6 +68,10 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "at a position": (assigned, [X, torch.tensor(7), normal(16)]),
     "in place": (changed, [X, INDEX, ROWS]),
     "index_put": (lambda x, i, v: x.index_put((i,), v), [X, INDEX, ROWS]),
+    "index_put, added": (
+        lambda x, i, v: x.index_put((i,), v, accumulate=True),
+        [X, INDEX, ROWS],
+    ),
     "scatter": (lambda x, i, v: x.scatter(0, i, v), [X, EACH, normal(3, 16)]),
     "scatter of more": (lambda x, i, v: x.scatter(0, i, v), [X, EACH, normal(4, 16)]),
     "scatter a number": (lambda x, i: torch.scatter(x, 0, i, 3.0), [X, EACH]),
@@ -385,7 +389,6 @@ REFUSED: dict[str, Function] = {
     "what meets is added": lambda x, i, v: x.scatter(
         0, i[:, None].expand(5, 16), v, reduce="add"
     ),
-    "accumulated": lambda x, i, v: x.index_put((i,), v, accumulate=True),
     "an index of floats": lambda x, i, v: x.index_copy(0, v[:, 0] + i, v),
     "too few slices": lambda x, i, v: x.index_copy(0, i, v[:3]),
     "shorter slices": lambda x, i, v: x.index_copy(0, i, v[:, :1]),

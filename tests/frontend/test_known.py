@@ -74,6 +74,25 @@ def _added(y: Any, mask: Any) -> Any:
     return y
 
 
+def _put(*places: Any, **options: Any) -> Function:
+    """A function that puts numbers at places, or adds them."""
+    return lambda x: x.index_put(
+        tuple(map(torch.tensor, places)), x[0, 0] + 1, **options
+    )
+
+
+MASKS.update(
+    {
+        "index_put": _put([0, 1], [2, -1]),
+        "index_put, added": _put([0, 0, -1], [2, 2, 1], accumulate=True),
+        "index_put of rows, added": _put([1, 1], accumulate=True),
+        "scatter_reduce": lambda x: torch.zeros(4, 3).scatter_reduce(
+            1, torch.tensor([[0, 1, 2, 0, 1, 2]] * 4), x, "sum"
+        ),
+    }
+)
+
+
 @pytest.mark.parametrize("name", MASKS)
 def test_known_masks(name: str) -> None:
     same(MASKS[name], X)

@@ -116,6 +116,54 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         (M, ODD),
     ),
     "logcumsumexp, odd": (lambda x: x.logcumsumexp(0), (ODD,)),
+    "a grid": (
+        lambda x: (
+            F.affine_grid(x[:, :2], (2, 1, 4, 5), align_corners=False),
+            F.affine_grid(x[:, 1:4].repeat(1, 1, 2)[..., :4], (2, 1, 2, 3, 4), True),
+            F.grid_sample(
+                x[:, None],
+                F.affine_grid(x[:, :2], (2, 1, 3, 3), False),
+                align_corners=True,
+            ),
+        ),
+        (X,),
+    ),
+    "pairs": (
+        lambda m: (
+            F.pdist(m),
+            torch.pdist(m, 1),
+            torch.combinations(m[0], 2, True),
+            torch.combinations(m[0], 3),
+        ),
+        (M,),
+    ),
+    "covariances": (
+        lambda m: (
+            torch.cov(m),
+            torch.cov(m[0]),
+            torch.cov(m, correction=0),
+            torch.corrcoef(m),
+            torch.corrcoef(m[0]),
+        ),
+        (M,),
+    ),
+    "powers": (
+        lambda m: (
+            torch.vander(m[0]),
+            torch.vander(m[0], 2, increasing=True),
+            torch.linalg.vander(m, N=4),
+        ),
+        (M,),
+    ),
+    "windows": (
+        lambda m: (
+            m * torch.hann_window(3, periodic=False) + torch.hamming_window(3),
+            m * torch.hann_window(1),
+            m * torch.logspace(0, 1, 3) + torch.as_tensor([1.0, 2.0, 3.0]),
+            torch.as_tensor(m > 0, dtype=torch.float32),
+        ),
+        (M,),
+    ),
     "mode": (lambda n: (*torch.mode(n // 3), n.mode()[0]), (N,)),
     "special functions": (
         lambda x: (
