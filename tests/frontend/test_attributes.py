@@ -62,7 +62,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 REFUSED = (
     "storage_offset() data_ptr() untyped_storage() "
-    "is_inference() requires_grad_() cummax(0) tolist() item() numpy() "
+    "is_inference() requires_grad_() histogram(4) tolist() item() numpy() "
     "_version _base _is_view()"
 )
 
