@@ -103,7 +103,8 @@ class Section:
 
 
 def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section] | None:
-    """The sections that are not the same graph on both sides.
+    """The sections that are not the same graph on both sides, those of most elements
+    first: there may not be time to verify all.
 
     None where the two cannot be cut: they do not call alike, or one gives a call, or
     returns, an input that the other one does not.
@@ -114,7 +115,7 @@ def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section] |
     found = [part.section for part in cutting.parts if not part.section.is_one_graph]
     if not all(s.candidate.nodes or s.program.nodes for s in found):
         return None
-    return found
+    return sorted(found, key=lambda s: s.elements, reverse=True)
 
 
 # -- Cutting ---------------------------------------------------------------------------

@@ -309,9 +309,7 @@ def _by_sections(
             reason="the same operators in the same places",
             rests_on="the candidate's sections are those of the program",
         )
-    # All of them, for what is right stays where the rest is not (`mended`); those that
-    # take most of the time are the first, as there may not be enough for all.
-    sections = sorted(sections, key=lambda s: s.elements, reverse=True)
+    # All of them, for what is right stays where the rest is not (`mended`).
     found = [_of_section(section, how) for section in sections]
     if not all(c.ok for c in found):
         return None
