@@ -40,6 +40,7 @@ from benchmarks.kernelbench_jobs import Shared
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.tune.measure import SPARES, WORKER, Helper, compiler
 
 DEVICE = "cuda"
 CALLS = 50
@@ -145,10 +146,13 @@ def timed(level: int, file: Path, names: ModuleType, asked: Asked) -> Timed:
     with torch.no_grad():
         model, inputs = without_data(names)
         began = time.monotonic()
+        helpers = _loading() if asked.tuned else {}
         try:
             program = mirage.kernel(model).bind(*inputs).program
             found = _searched(program, hardware)
         except Exception as problem:
+            for helper in helpers.values():
+                helper.stop()
             return Timed(level, file.stem, gpu, reason=_line(problem))
         searching = time.monotonic() - began
         ready = searching
@@ -156,7 +160,8 @@ def timed(level: int, file: Path, names: ModuleType, asked: Asked) -> Timed:
         del model, inputs
         _load_libraries()
         if asked.tuned:
-            found, seconds = _tuned(found, searching, hardware, shared, sizes.tuning)
+            given = found, searching, hardware
+            found, seconds = _tuned(*given, shared, sizes.tuning, helpers)
             ready += seconds
         times = _Times(shared)
         with shared.room(sizes.timing):
@@ -214,18 +219,29 @@ def _searched(program: KernelGraph, hardware: Hardware) -> SearchResult:
     )
 
 
+Helpers = Mapping[tuple[str, ...], Helper]
+"""Processes that help a tuning, by their commands."""
+
+
+def _loading() -> Helpers:
+    """Those of this tuning: they load during the search, as a user's do."""
+    return {command: Helper(command) for command in (WORKER, compiler())}
+
+
 def _tuned(
-    found: SearchResult, searching: float, hardware: Hardware, shared: Shared, room: int
+    found: SearchResult,
+    searching: float,
+    hardware: Hardware,
+    shared: Shared,
+    room: int,
+    helpers: Helpers,
 ) -> tuple[SearchResult, float]:
     """What the GPU chooses, and the seconds of that.
 
-    The processes that help load while others are waited for, as they would during a
-    search; the tuning ends when it would if it followed the search.
+    The tuning ends when it would if it followed the search.
     """
-    from mirage_dsl.tune.measure import SPARES, WORKER, Helper, compiler
     from mirage_dsl.tune.tuner import Ahead, tuned
 
-    helpers = {command: Helper(command) for command in (WORKER, compiler())}
     with shared.long_turn(room):
         for command, helper in helpers.items():
             SPARES.keep(command, helper)

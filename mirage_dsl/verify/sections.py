@@ -103,10 +103,10 @@ class Section:
 
 
 def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section] | None:
-    """The sections that are not the same graph on both sides, those of most elements
-    first: there may not be time to verify all.
+    """The sections that are not the same graph on both sides.
 
-    None where the two cannot be cut: they do not call alike, or one gives a call, or
+    Those of most elements are the first: there may not be time to verify all.  None
+    where the two cannot be cut: they do not call alike, or one gives a call, or
     returns, an input that the other one does not.
     """
     cutting = _cutting(candidate, program)
