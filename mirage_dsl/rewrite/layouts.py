@@ -71,7 +71,7 @@ from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import map_nodes, renamed, results_of, with_returned
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import CHANNELS_LAST, FLATTEN, UNFLATTEN
+from mirage_dsl.ops.table import CHANNELS_LAST, FLATTEN, RENAME, UNFLATTEN
 
 # -- Dims that are side by side --------------------------------------------------------
 
@@ -188,8 +188,46 @@ class _Dims:
         return (*kinds, *(r.type for r in self.program.returns if r.value in made))
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Dims that may become one, each with the one that follows it, in order."""
+        """Dims that may become one, each with the one that follows it, in order.
+
+        Those that are renamed may only with those that they are renamed to.
+        """
         fixed, places = self._fixed(), self._places()
+        beside = self._beside(fixed)
+
+        def may(first: str, second: str) -> bool:
+            alike = places[first] == places[second]
+            return alike and not {first, second} & fixed
+
+        found = {a: b for a, b in beside.items() if b is not None and may(a, b)}
+        renames = self._renames()
+        for names in renames:
+            # What nothing in memory has is ordered by what it is called elsewhere.
+            made = {names[a]: names.get(b) for a, b in found.items() if a in names}
+            found |= {
+                a: b
+                for a, b in made.items()
+                if b is not None and not {a, b} & beside.keys() and may(a, b)
+            }
+        before = len(found) + 1
+        while len(found) < before:
+            before = len(found)
+            found = {
+                a: b
+                for a, b in found.items()
+                if all(
+                    found.get(names.get(a, a)) == names.get(b, b)
+                    and (a in names) == (b in names)
+                    for names in renames
+                )
+            }
+        yield from found.items()
+
+    def _beside(self, fixed: set[str]) -> dict[str, str | None]:
+        """By a dim of what lies in memory, the only one that ever follows it.
+
+        None where there is none such.  Those that lie in another order are fixed.
+        """
         behind: dict[str, set[str | None]] = {}
         before: dict[str, set[str | None]] = {}
         for kind in self.stored:
@@ -201,12 +239,23 @@ class _Dims:
                     behind.setdefault(first, set()).add(second)
                 if second is not None:
                     before.setdefault(second, set()).add(first)
-        for first, follows in behind.items():
-            (second, *others) = follows
-            if second is None or others or len(before[second]) > 1:
-                continue
-            if not {first, second} & fixed and places[first] == places[second]:
-                yield first, second
+        found: dict[str, str | None] = {}
+        for first, (second, *others) in behind.items():
+            single = second is not None and not others and len(before[second]) == 1
+            found[first] = second if single else None
+        return found
+
+    def _renames(self) -> list[dict[str, str]]:
+        """Names of dims by others, of each operator that renames, and the reverse."""
+        found: list[dict[str, str]] = []
+        for node in self.own:
+            if node.op is RENAME:
+                old, new = node.attr("dims"), node.attr("to")
+                assert isinstance(old, tuple)
+                assert isinstance(new, tuple)
+                pairs = list(zip(old, new, strict=True))
+                found += [dict(pairs), {b: a for a, b in pairs}]
+        return found
 
     def _places(self) -> dict[str, frozenset[tuple[str, bool]]]:
         """Which values have each dim, and which operators sum over it."""
@@ -229,7 +278,8 @@ class _Dims:
             found.update(node.along)
             if node.op.kind is Kind.CONTRACTION and few:
                 found.update(n for v in node.values for n in self.types[v].names)
-            if node.stands_alone or (node.op.kind is Kind.VIEW and node.is_view):
+            views = node.op.kind is Kind.VIEW and node.is_view
+            if node.op is not RENAME and (node.stands_alone or views):
                 found.update(_named(node))
         return found
 
@@ -282,7 +332,10 @@ class _Flattening:
                 self.nodes.append(replace(node, operands=operands, attrs=attrs))
         returns = tuple(map(self._returned, self.program.returns))
         found = replace(self.program, nodes=tuple(self.nodes), returns=returns)
-        return with_derived_extents(found)
+        # Dims that were renamed may be gone.
+        used = {d for kind in kernel_types(found).values() for d in kind.names}
+        kept = tuple((n, e) for n, e in found.extents if n in used)
+        return with_derived_extents(replace(found, extents=kept))
 
     def _own(self, names: Sequence[str]) -> list[str]:
         """The groups whose dims are among some."""
@@ -296,7 +349,7 @@ class _Flattening:
 
     def _attribute(self, attr: tuple[str, AttrValue]) -> tuple[str, AttrValue]:
         name, value = attr
-        if name == "over" and isinstance(value, tuple):
+        if name in ("over", "dims", "to") and isinstance(value, tuple):
             return name, self._names(value)
         return attr
 
