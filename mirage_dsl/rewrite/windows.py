@@ -18,6 +18,7 @@ trial too, where windows may reach further outside.
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -32,15 +33,17 @@ from mirage_dsl.ir.canonical import FreshNames, Renaming, free_name
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
+    BlockNode,
     Index,
     Input,
     KernelGraph,
     KernelNode,
+    Load,
     Operand,
     Return,
 )
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.walk import results_of
+from mirage_dsl.ir.walk import map_blocks, results_of
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
 
@@ -66,9 +69,14 @@ def _can_be_written(node: Apply, graph: KernelGraph) -> bool:
     return single and known and whole
 
 
-def with_windows(graph: KernelGraph) -> KernelGraph:
-    """The graph with all pooling written out that can be."""
-    wanted = {n.result for n in pools(graph)}
+def with_windows(graph: KernelGraph, kept: Container[str] = ()) -> KernelGraph:
+    """The graph with all pooling written out that can be.
+
+    Args:
+        graph: The graph.
+        kept: Results of calls that stay.
+    """
+    wanted = {n.result for n in pools(graph) if n.result not in kept}
     if not wanted:
         return graph
     writer = _Writer(graph)
@@ -78,11 +86,30 @@ def with_windows(graph: KernelGraph) -> KernelGraph:
             nodes += writer.written(node)
         else:
             nodes.append(node)
-    return replace(
+    written = replace(
         graph,
         nodes=tuple(nodes),
         indices=(*graph.indices, *writer.indices),
         extents=tuple(sorted(writer.extents.items())),
+    )
+    return _loaded_in_order(written) if graph.blocks else written
+
+
+def _loaded_in_order(graph: KernelGraph) -> KernelGraph:
+    """The graph with the axes of each load in the order of what is loaded."""
+    types = kernel_types(replace(graph, returns=()))
+
+    def loaded(node: BlockNode) -> BlockNode:
+        if not isinstance(node, Load):
+            return node
+        own = {tuple(d.name for d in axis): axis for axis in node.axes}
+        order = [tuple(d.name for d in axis) for axis in types[node.source].axes]
+        if {*order} != own.keys():
+            return node
+        return replace(node, axes=tuple(own[names] for names in order))
+
+    return map_blocks(
+        graph, lambda b: replace(b, nodes=tuple(loaded(n) for n in b.nodes))
     )
 
 

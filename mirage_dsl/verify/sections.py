@@ -39,7 +39,7 @@ from mirage_dsl.ir.graph import (
     KernelNode,
     Return,
 )
-from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import (
     operands_of,
@@ -312,11 +312,27 @@ def _alike(
     made, other = types[a.result], others[b.result]
     same &= a.op.function == b.op.function and a.op.part == b.op.part
     same &= (made.dtype, made.axes) == (other.dtype, other.axes)
-    # A call names the axes that it is given; where these are, outputs do not tell.
-    same &= [types[v].axes for v in a.values] == [others[v].axes for v in b.values]
+    # A call names the axes that it is given; which there are, outputs do not tell.
+    theirs = [kind.axes for _, kind in _given_to(a, types)]
+    same &= theirs == [kind.axes for _, kind in _given_to(b, others)]
     # Tensors are compared as outputs, in their order.
     takes = [[None if isinstance(v, str) else v for v in n.operands] for n in (a, b)]
     return same and takes[0] == takes[1]
+
+
+def _given_to(
+    call: Apply, types: Mapping[str, TensorType]
+) -> Iterator[tuple[str, TensorType]]:
+    """What a call is given, with its axes in the order in which the call names them.
+
+    It may be computed with its axes in another one on either side.
+    """
+    for value, axes in zip(call.values, operand_axes(call), strict=True):
+        kind, names = types[value], axes.names
+        if kind.layout is None and {*kind.names} <= {*names}:
+            order = sorted(kind.axes, key=lambda a: [names.index(d.name) for d in a])
+            kind = replace(kind, axes=tuple(order))
+        yield value, kind
 
 
 def _opened(
@@ -324,20 +340,34 @@ def _opened(
 ) -> KernelGraph:
     """A graph whose calls are inputs, and what they are given outputs."""
     made = {call.result for call in calls}
-    given = [v for call in calls for v in call.values]
     opened = replace(
         graph,
         inputs=(*graph.inputs, *(Input(c.result, types[c.result]) for c in calls)),
         nodes=tuple(n for n in graph.nodes if made.isdisjoint(results_of(n))),
-        returns=(*graph.returns, *(Return(v, types[v]) for v in given)),
+        returns=(
+            *graph.returns,
+            *(Return(*item) for call in calls for item in _given_to(call, types)),
+        ),
     )
     # An extent may follow from what another section computes.
     return opened.with_extents(derived_extents(graph, graph.extent_of))
 
 
 def _in_both(sides: tuple[KernelGraph, KernelGraph], types: _Types) -> _Known:
-    """What both compute under one name, of corresponding axes, but for calls."""
-    made = [{r for n in graph.nodes for r in results_of(n)} for graph in sides]
+    """What both compute under one name, of corresponding axes, but for calls.
+
+    Nor is it views that make one dim of several, or several of one: behind a cut there
+    nothing says that one is as long as the others together.
+    """
+    made = [
+        {
+            result
+            for node in graph.nodes
+            if not (isinstance(node, Apply) and node.factored is not None)
+            for result in results_of(node)
+        }
+        for graph in sides
+    ]
     sizes = [derived_extents(graph, graph.extent_of) for graph in sides]
     found: _Known = {}
     for name in sorted(made[0] & made[1] - _calls(sides[1]).keys()):

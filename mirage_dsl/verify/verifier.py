@@ -269,13 +269,16 @@ def verify(
 def _with_windows_alike(
     candidate: KernelGraph, program: KernelGraph
 ) -> tuple[KernelGraph, KernelGraph]:
-    """Both with their pooling written out, unless they call it alike.
+    """Both with their pooling written out, but for what they call alike.
 
-    What PyTorch computes stands for itself then, which takes less.
+    What PyTorch computes stands for itself there, which takes less.
     """
-    if len(pools(candidate)) == len(pools(program)):
+    theirs, ours = pools(candidate), pools(program)
+    if len(theirs) == len(ours):
         return candidate, program
-    return with_windows(candidate), with_windows(program)
+    calls = {n.result: n.op for n in ours}
+    kept = {n.result for n in theirs if calls.get(n.result) is n.op}
+    return with_windows(candidate, kept), with_windows(program, kept)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,14 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.rewrite.windows import alone, in_place, pools
+from mirage_dsl.rewrite.windows import alone, in_place, pools, with_windows
 from mirage_dsl.search.budget import SearchBudget
+from mirage_dsl.search.driver import search
 from mirage_dsl.search.programs import structural_search
+from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.segments import SegmentSearch
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -101,6 +104,49 @@ def test_calls_among_kernels_are_replaced() -> None:
     assert not pools(found.best.mugraph)
     assert len(found.best.mugraph.blocks) >= 2
     assert found.best.cost.microseconds < estimate(found.library, H100).microseconds
+
+
+def between_convolutions(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for _ in range(2):
+        x = functional.max_pool2d(torch.relu(functional.conv2d(x, w)) + 0.5, 3, 2)
+    return functional.conv2d(x, w)
+
+
+def of_convolutions() -> KernelGraph:
+    shapes = (64, 16, 256, 256), (16, 16, 3, 3)
+    specs = [mirage.spec(shape, "float32") for shape in shapes]
+    return mirage.kernel(between_convolutions).bind(*specs).program
+
+
+@pytest.fixture(scope="module")
+def found() -> SearchResult:
+    return search(of_convolutions(), H100)
+
+
+def test_among_convolutions_they_are_verified_in_sections(found: SearchResult) -> None:
+    best = found.best
+    assert not pools(best.mugraph)
+    assert best.certificate is not None
+    assert "sections" in best.certificate.reason
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_stays_a_call_stands_for_itself(which: int) -> None:
+    """The other one is written out on both sides, with its axes in another order."""
+    program = of_convolutions()
+    call = pools(program)[which]
+    kernel = searched().kernel_of_pool(alone(program, call), most=float("inf"))
+    assert kernel is not None
+    certificate = mirage.verify(in_place(program, call, kernel), program)
+    assert certificate.ok
+    assert "1 section by itself" in certificate.reason
+
+
+def test_kernels_load_what_is_written_out_as_it_lies(found: SearchResult) -> None:
+    graphs = [c.mugraph for c in found if c.mugraph.blocks and pools(c.mugraph)]
+    assert graphs
+    for graph in graphs:
+        assert not check(with_windows(graph))
 
 
 @pytest.mark.gpu
