@@ -665,7 +665,9 @@ class _Shrinking:
         coarse = {self.classes.find(whole) for whole, _ in self.products}
         keys = [k for k in self._keys() if self.classes.find(k) not in coarse]
         demands = self._demands()
-        keys.sort(key=lambda k: -demands.get(self.classes.find(k), 0))
+        # First what has to be long for its indices: it may be a part of another dim.
+        roots = {k: self.classes.find(k) for k in keys}
+        keys.sort(key=lambda k: (roots[k] not in self.least, -demands.get(roots[k], 0)))
         pools = self._pools()
         unseen, summed = self._unseen(), self._summed()
         self.sizes.update(self._bound_sizes(other))

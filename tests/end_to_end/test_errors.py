@@ -78,10 +78,10 @@ weights(x)
     Case(
         "unknown_function",
         UnsupportedError,
-        ("cummax",),
+        ("logdet",),
         """
 def sums(x):
-    return torch.cummax(x, 0)  # here
+    return torch.logdet(x)  # here
 
 sums(x)
 """,

@@ -64,7 +64,7 @@ MUTANTS = {
     "einsum": ("gather x, index1", "gather x, a", "a = add index1, 1"),
     "einsum of several": ("gather x, index1", "gather x, a", "a = sub index1, 1"),
     "diagonal": ("gather x, index1", "gather x, a", "a = mul index1, 2"),
-    "above the main one": ("add index1, 20", "add index1, 21", ""),
+    "above the main one": ("start(20) stop(84)", "start(21) stop(85)", ""),
     "below the main one": ("start(30) stop(64)", "start(29) stop(63)", ""),
     "trace": ("gather x, index1", "gather x, a", "a = sub index1, 1"),
     "multi_margin_loss": ("where1 dim(k)", "a dim(k)", "a = sub where1, 1"),
