@@ -38,9 +38,10 @@ from torch.utils._pytree import tree_leaves
 import mirage_dsl as mirage
 from benchmarks.kernelbench_jobs import Shared
 from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.processes import SPARES, Helper
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.tune.measure import SPARES, WORKER, Helper, compiler
+from mirage_dsl.tune.measure import WORKER, compiler
 
 DEVICE = "cuda"
 CALLS = 50

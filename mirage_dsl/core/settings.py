@@ -232,7 +232,8 @@ THREADS: Setting[int] = Setting(
     _positive,
     _processors,
     "a whole number from 1",
-    "Threads of the search; the processors of this process unless set.",
+    "Threads of the search, and two more than processes for parts of a long program; "
+    "the processors of this process unless set.",
 )
 INTERPRET: Setting[bool] = _flag_setting(
     "MIRAGE_DSL_INTERPRET",

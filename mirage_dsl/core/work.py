@@ -38,6 +38,12 @@ def look() -> None:
         raise OutOfTimeError
 
 
+def seconds_left() -> float | None:
+    """The time until `look` ends the work that asks; None without a limit."""
+    end = _end.get()
+    return None if end == math.inf else max(0.0, end - time.monotonic())
+
+
 @contextmanager
 def until(deadline: float | None) -> Generator[None]:
     """Work that ends at its first `look` after a reading of `time.monotonic()`.
@@ -62,6 +68,10 @@ ATTEMPTS = 2
 """Times that an item is given to the executor before it is done here."""
 
 
+EACH_LOOK = 0.05
+"""Seconds after which who waits looks at the clock."""
+
+
 @dataclass(frozen=True)
 class _Raised:
     """The work itself raised: no worker died, and to do it again would not help."""
@@ -74,21 +84,35 @@ def spread(
     items: Sequence[A],
     executor: Executor,
     done: Callable[[int, B], None],
+    *,
+    here: bool = False,
 ) -> None:
     """Do `work` on every item, and tell `done` each item's number and result.
 
     An item whose worker was lost is submitted again, and in the end done here.  Work,
     items and results must pickle where the workers are processes.
 
+    Args:
+        work: What to do with an item.
+        items: The items, those that take longest first.
+        executor: What has the workers.
+        done: Told of each result.
+        here: Whether to do items here as well, from the last on, while workers are at
+            the others.
+
     Raises:
         Exception: What the work raised; items not yet begun are cancelled.
+        OutOfTimeError: The time of who asks is up.
     """
     spreader = _Spreader(work, items, executor)
     for number in range(len(items)):
         spreader.submit(number)
     try:
         while spreader.pending:
-            for number, found in spreader.arrived():
+            taken = spreader.taken_back() if here else None
+            if taken is not None:
+                done(taken, work(items[taken]))
+            for number, found in spreader.arrived(wait_for_one=taken is None):
                 done(number, found)
     finally:
         for future in spreader.pending:
@@ -124,9 +148,20 @@ class _Spreader(Generic[A, B]):
         else:
             self.pending[future] = number
 
-    def arrived(self) -> Iterator[tuple[int, B]]:
-        """Wait, and give what came; submit again what was lost."""
-        for future in wait(self.pending, return_when=FIRST_COMPLETED).done:
+    def taken_back(self) -> int | None:
+        """The number of an item that no worker has begun, and will not any more."""
+        for future in reversed(self.pending):
+            if future.cancel():
+                return self.pending.pop(future)
+        return None
+
+    def arrived(self, *, wait_for_one: bool) -> Iterator[tuple[int, B]]:
+        """Give what came, or else wait for something; submit again what was lost."""
+        there = wait(self.pending, 0.0).done
+        while wait_for_one and not there:
+            look()
+            there = wait(self.pending, EACH_LOOK, FIRST_COMPLETED).done
+        for future in there:
             number = self.pending.pop(future)
             found = _result(future)
             if isinstance(found, _Raised):

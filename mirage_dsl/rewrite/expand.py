@@ -71,6 +71,8 @@ class _Rewriter:
             the same dims in another order, which shows in the loads of a block.
         identities: Whether x * 1 may become x: not in a block, where the product is
             f32 whatever x is.
+        seen: The value of each key that `once` was asked for.
+        keys: The keys of each such value.
     """
 
     taken: set[str]
@@ -81,6 +83,7 @@ class _Rewriter:
         default_factory=dict[str, tuple[str, Scalar]]
     )
     seen: dict[object, str] = field(default_factory=dict[object, str])
+    keys: dict[str, list[object]] = field(default_factory=dict[str, list[object]])
 
     def apply(self, node: Apply) -> list[Apply]:
         """The nodes that replace `node`; none if an equal value exists."""
@@ -94,7 +97,8 @@ class _Rewriter:
         """Give the last node the name of the node that it replaces."""
         if nodes and nodes[-1].result == result:
             nodes[-1] = replace(nodes[-1], result=wanted)
-            self.seen = {k: wanted if v == result else v for k, v in self.seen.items()}
+            self.keys[wanted] = self.keys.pop(result, [])
+            self.seen.update(dict.fromkeys(self.keys[wanted], wanted))
             if result in self.scaled:
                 self.scaled[wanted] = self.scaled.pop(result)
             self.taken.discard(result)
@@ -111,7 +115,10 @@ class _Rewriter:
 
     def once(self, key: object, result: str) -> str | None:
         """The value with this key, if there is one; else `result` becomes it."""
-        found = self.seen.setdefault(key, result)
+        found = self.seen.get(key)
+        if found is None:
+            self.seen[key] = result
+            self.keys.setdefault(result, []).append(key)
         return None if found == result else found
 
 

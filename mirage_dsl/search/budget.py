@@ -53,6 +53,9 @@ UNLIMITED = Budget()
 TO_FIND = 0.85
 """Share of a search's budget for finding plans; the rest is left to verify them."""
 
+LEAST_TO_FIND = 0.5
+"""Share of it for that where verifying takes long."""
+
 TO_SECURE = 0.75
 """Share of it for having an answer to a long program, before it is searched."""
 
@@ -75,6 +78,8 @@ class SearchBudget:
         limit: How many seconds there are; None without a limit.
         spent: Seconds that went by before it began, which are not of the budget.
         started: Reading of `time.monotonic()` when it began.
+        verifying: How long verifying an answer is known to take: as long as it took
+            for the first one.  It is left for the best.
         now: The budget of the present step; that for finding plans at first.
         cut_short: Whether a step ended for want of time, or because of Ctrl-C.
         interrupted: Whether Ctrl-C was pressed: no step has time any more.
@@ -82,6 +87,7 @@ class SearchBudget:
 
     limit: float | None = None
     spent: float = 0.0
+    verifying: float = 0.0
     # Looked up when it begins, and not when this is read: tests replace the clock.
     started: float = field(default_factory=lambda: time.monotonic())
     now: Budget = UNLIMITED
@@ -125,11 +131,25 @@ class SearchBudget:
 
     # -- The steps -------------------------------------------------------------------
 
+    def keep(self, seconds: float) -> None:
+        """Leave so many seconds for verifying: what is to be found is by then."""
+        finding = self.now == self.found
+        self.verifying = seconds
+        if finding:
+            self.now = self.found
+
     def _after(self, share: float, graces: int = 0) -> Budget:
         if self.limit is None:
             return UNLIMITED
         grace = min(GRACE, max(0.0, ALL_BEYOND - self.spent) / STEPS)
         return Budget(self.started + share * self.limit + graces * grace)
+
+    @property
+    def _to_find(self) -> float:
+        """The share for finding plans."""
+        if not self.limit:
+            return TO_FIND
+        return min(TO_FIND, max(LEAST_TO_FIND, 1.0 - self.verifying / self.limit))
 
     @property
     def secured(self) -> Budget:
@@ -139,17 +159,17 @@ class SearchBudget:
     @property
     def found(self) -> Budget:
         """Until plans are found."""
-        return self._after(TO_FIND)
+        return self._after(self._to_find)
 
     @property
     def joined(self) -> Budget:
         """Until they are joined."""
-        return self._after(TO_FIND, 1)
+        return self._after(self._to_find, 1)
 
     @property
     def fused(self) -> Budget:
         """Until a quick answer is there."""
-        return self._after((1.0 + TO_FIND) / 2, 2)
+        return self._after((1.0 + self._to_find) / 2, 2)
 
     @property
     def verified(self) -> Budget:

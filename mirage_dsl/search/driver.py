@@ -82,19 +82,23 @@ if TYPE_CHECKING:
 
 
 def certified(
-    form: KernelGraph, program: KernelGraph, memo: Memo, seed: int
+    form: KernelGraph,
+    program: KernelGraph,
+    memo: Memo,
+    seed: int,
+    executor: Executor | None = None,
 ) -> Certificate:
     """The certificate of a μGraph, which may say that it is wrong."""
     # Here, for a result from the cache needs no compiled code.
     from mirage_dsl.verify.verifier import verify
 
     if memo.checkpoint is None:
-        return verify(form, program, seed=seed)
+        return verify(form, program, seed=seed, executor=executor)
     key = memo.key("verify", to_text(form), to_text(program), seed)
     known = memo.recall(key, Certificate.from_dict)
     if known is not None:
         return known
-    found = verify(form, program, seed=seed)
+    found = verify(form, program, seed=seed, executor=executor)
     memo.keep(key, found.to_dict, whole=True)
     return found
 
@@ -545,13 +549,18 @@ class _Driver:
         return self._ranked(more)
 
     def _secure(self, program: KernelGraph) -> None:
-        """Have an answer to a long program before its search, and verify it."""
+        """Have an answer to a long program before its search, and verify it.
+
+        Verifying what the search finds will take about as long.
+        """
         self.quick.fuse(program)
+        started = time.monotonic()
         for plan in self._allowed(self.quick.plans):
             self._try(plan.graph, self.budget.secured, self.verified)
             if not self.secured and self.verify:
                 self._try(plan.graph, self.budget.over, self._as_far_as_verified)
             if self.secured:
+                self.budget.keep(time.monotonic() - started)
                 break
 
     def _secure_best(self, plans: Sequence[Plan]) -> None:
@@ -598,10 +607,14 @@ class _Driver:
         return None
 
     def _hurry(self) -> None:
-        """Find what can be found quickly, where time is up."""
+        """Find what can be found quickly, where time is up.
+
+        What is left is for verifying, where there is an answer.
+        """
         if not self.quick.plans:
             self._fuse()
-        self._fuse(products=True)
+        if not self.secured:
+            self._fuse(products=True)
 
     def _fuse(self, *, products: bool = False) -> None:
         """The quick search of all forms."""
@@ -844,7 +857,10 @@ class _Driver:
                 return self._as_written()
             if not self.verify:
                 return Candidate(form, cost, None)
-            certificate = certified(form, self.program, self.segments.memo, self.seed)
+            certificate = certified(
+                *(form, self.program, self.segments.memo, self.seed),
+                self.segments.executor,
+            )
             self.ledger.found["verified"] += 1
             if certificate.ok:
                 return Candidate(form, cost, certificate)

@@ -260,12 +260,16 @@ class Chains:
             self.progress("cut", end, len(groups), known)
         return [parts for _, parts in best[-1]]
 
-    def wanted(self, enough: float) -> Iterator[tuple[KernelGraph, frozenset[str]]]:
+    def wanted(
+        self, enough: float = math.inf, *, products: bool = True
+    ) -> Iterator[tuple[KernelGraph, frozenset[str]]]:
         """The segments that `cheapest` may search, and what of them is in L2."""
         for (start, end), least in self._least.items():
             run = self.cutter.groups[start:end]
             fits = sum(len(a.nodes) for a in run) <= MOST_OPERATORS or len(run) == 1
             if not fits or any(a.library for a in run) or self._is_known(start, end):
+                continue
+            if not products and any(a.is_product for a in run):
                 continue
             hopeless = self._first[start] + least + self._rest[end] > enough
             if not hopeless or not any(a.is_product for a in run):
@@ -344,7 +348,9 @@ class Chains:
         plans: list[Plan] = []
         library = any(a.library for a in run)
         fits = len(nodes) <= MOST_OPERATORS or single
-        if not library and fits and not self.segments.late():
+        late = self.segments.late()
+        searched = not library and fits
+        if searched and (not late or self.segments.is_known(segment, inside)):
             found = self.segments.plans(segment, inside)
             plans = without_cancelling(found, segment)[: self.keep]
         ways: list[Parts] = [(p,) for p in plans]
@@ -408,7 +414,9 @@ class Quick:
             budget=SearchBudget(now=budget),
             keep=1,
             enough=1,
+            executor=search.executor,
             seed=search.seed,
+            own=True,
         )
 
     def fuse(self, program: KernelGraph, *, products: bool = False) -> None:
@@ -423,6 +431,7 @@ class Quick:
         cutter = Cutter(program)
         chains = Chains(cutter, self._search, 2, silent)
         with self._search.budget.step():
+            self._search.ahead(chains.wanted(products=products))
             for parts in chains.cheapest(products=products):
                 graph = cutter.join([p.graph for p in parts])
                 joined = self._search.sizer.joined(graph)

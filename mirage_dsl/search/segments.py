@@ -63,6 +63,9 @@ from mirage_dsl.search.sizes import (
     sizes_of_all,
 )
 
+AHEAD = 0.7
+"""Share of the time that is left for segments that are searched at the same time."""
+
 HOPELESS = 1.5
 """Structures that start this factor behind do not catch up by their schedule."""
 
@@ -175,6 +178,7 @@ class SegmentSearch:
         memo: Keeps what was found, and knows what was found before.
         executor: Where segments that are known to be needed are searched.
         seed: Of the structural search.
+        own: Whether that knows no operators but a segment's own.
     """
 
     structures: Structures
@@ -189,6 +193,7 @@ class SegmentSearch:
     memo: Memo = field(default_factory=Memo)
     executor: Executor | None = None
     seed: int = 0
+    own: bool = False
     _tally: Counter[str] = field(default_factory=Counter[str])
 
     @property
@@ -220,6 +225,10 @@ class SegmentSearch:
             (self.keep, self.enough, self.split),
             written,
         )
+
+    def is_known(self, segment: KernelGraph, inside: AbstractSet[str]) -> bool:
+        """Whether `plans` has nothing to search."""
+        return self.key(segment, inside) in self.memo.known
 
     def plans(
         self,
@@ -560,7 +569,11 @@ class SegmentSearch:
     # -- Many at once ----------------------------------------------------------------
 
     def ahead(self, items: Iterable[tuple[KernelGraph, frozenset[str]]]) -> None:
-        """Search segments on the executor, if there is one, and remember them."""
+        """Search segments on the executor, if there is one, and remember them.
+
+        Those that take longest first; they end when a part of the time is left, for
+        chains to be made of what was found.
+        """
         if self.executor is None or self.late():
             return
         missing: dict[str, _Task] = {}
@@ -568,20 +581,21 @@ class SegmentSearch:
             key = self.key(segment, inside)
             if key not in self.memo.known and key not in missing:
                 missing[key] = self._task(segment, inside)
-        keys = list(missing)
+        keys = sorted(missing, key=lambda k: -len(missing[k].segment.nodes))
 
-        def done(number: int, document: dict[str, Any]) -> None:
+        def done(number: int, answer: _Answer) -> None:
             key = keys[number]
             segment = missing[key].segment
-            plans = self._taken(document, segment)
-            self.memo.known[key] = _Finding(segment, plans)
-            if not document["cut_short"]:
-                self.memo.keep(key, lambda: document)
+            self._add(answer.ledger, answer.complete, answer.cut_short)
+            self.memo.known[key] = _Finding(segment, answer.plans)
+            if not answer.cut_short:
+                self.memo.keep(key, lambda: answer.document(segment))
 
-        spread(_Task.run, list(missing.values()), self.executor, done)
+        tasks = [missing[key] for key in keys]
+        spread(_Task.run, tasks, self.executor, done, here=True)
 
     def _task(self, segment: KernelGraph, inside: frozenset[str]) -> _Task:
-        left = self.budget.now.seconds
+        left = AHEAD * self.budget.now.seconds
         seconds = None if left == math.inf else max(0.0, left)
         return _Task(
             segment,
@@ -590,29 +604,29 @@ class SegmentSearch:
             seconds,
             self.hardware,
             self.constraints,
-            (self.keep, self.enough, self.split),
+            (self.keep, self.enough, self.split, self.own),
         )
 
     # -- Documents -------------------------------------------------------------------
 
     def document(self, plans: list[Plan], segment: KernelGraph) -> dict[str, Any]:
         """The finding of a search of one segment, as JSON."""
-        return {
-            "plans": plans_json(plans, segment),
-            "complete": self.exhausted,
-            "cut_short": self.budget.cut_short,
-            "ledger": self.ledger.as_dict(),
-        }
+        cut_short = self.budget.cut_short
+        answer = _Answer(plans, self.ledger, self.exhausted, cut_short)
+        return answer.document(segment)
 
     def _taken(self, document: dict[str, Any], segment: KernelGraph) -> list[Plan]:
         """The plans of a document, whose books are added to these."""
         plans = plans_of(document["plans"], segment)
         ledger = Ledger.from_dict(document["ledger"])
-        complete, cut_short = bool(document["complete"]), bool(document["cut_short"])
+        self._add(ledger, bool(document["complete"]), bool(document["cut_short"]))
+        return plans
+
+    def _add(self, ledger: Ledger, complete: bool, cut_short: bool) -> None:
+        """Take the books of a search that was done elsewhere, or before."""
         self.ledger.add(ledger)
         self.exhausted &= complete
         self.budget.cut_short |= cut_short
-        return plans
 
 
 @dataclass(frozen=True)
@@ -645,14 +659,14 @@ class _Task:
     seconds: float | None
     hardware: Hardware
     constraints: Constraints
-    options: tuple[int, int, bool]
+    options: tuple[int, int, bool, bool]
 
-    def run(self) -> dict[str, Any]:
-        """Search; the finding as a document."""
+    def run(self) -> _Answer:
+        """Search."""
         budget = Budget.of(self.seconds)
-        keep, enough, split = self.options
+        keep, enough, split, own = self.options
         search = SegmentSearch(
-            structural_search(self.hardware, self.seed, 1, budget),
+            structural_search(self.hardware, self.seed, 1, budget, own=own),
             self.hardware,
             self.constraints,
             budget=SearchBudget(now=budget),
@@ -662,7 +676,27 @@ class _Task:
             seed=self.seed,
         )
         plans = search.plans(self.segment, self.inside)
-        return search.document(plans, self.segment)
+        cut_short = search.budget.cut_short
+        return _Answer(plans, search.ledger, search.exhausted, cut_short)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What was found elsewhere; it pickles."""
+
+    plans: list[Plan]
+    ledger: Ledger
+    complete: bool
+    cut_short: bool
+
+    def document(self, segment: KernelGraph) -> dict[str, Any]:
+        """The same as `SegmentSearch.document` has it."""
+        return {
+            "plans": plans_json(self.plans, segment),
+            "complete": self.complete,
+            "cut_short": self.cut_short,
+            "ledger": self.ledger.as_dict(),
+        }
 
 
 def plans_json(plans: Iterable[Plan], segment: KernelGraph) -> list[Any]:

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -47,6 +47,7 @@ from mirage_dsl.search.memo import Checkpoint, names_of, renamed
 from mirage_dsl.search.result import Candidate, SearchResult
 from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.store.cache import MUGRAPHS, Cache, Entry, Key
+from mirage_dsl.store.workers import workers_to_spare
 from mirage_dsl.verify.certificate import Certificate
 from mirage_dsl.version import __version__
 
@@ -300,14 +301,15 @@ def prepare_search(version: str, progress: Progress | None) -> float:
     Returns:
         How many seconds loading took.
     """
-    _compile(version, progress)
+    compile_search(version, progress)
     started = time.monotonic()
-    _load()
+    load_search()
     return time.monotonic() - started
 
 
 @cache
-def _load() -> None:
+def load_search() -> None:
+    """Load what a search runs."""
     from mirage_dsl.search.structures import structures
     from mirage_dsl.verify.verifier import verify
 
@@ -316,7 +318,8 @@ def _load() -> None:
     verify(small, small)
 
 
-def _compile(version: str, progress: Progress | None) -> None:
+def compile_search(version: str, progress: Progress | None) -> None:
+    """Compile what a search runs, if this machine has not yet."""
     directory = Path(os.environ["NUMBA_CACHE_DIR"])
     marker = directory / f"compiled-{version.replace(' ', '-')}"
     with suppress(OSError):
@@ -594,7 +597,22 @@ class Job:
         executor: Executor | None = None,
         begin: Callable[[], None] | None = None,
     ) -> SearchResult:
-        """Search, in this process; segments of a long program on the executor."""
+        """Search, in this process; parts of a long program on the executor as well.
+
+        Without one there are workers for that, where there are cores for them.
+        """
+        compile_search(code_version(), progress)
+        spare = executor is None and self.is_long
+        with workers_to_spare() if spare else nullcontext(executor) as workers:
+            return self._run(progress, checkpoint, workers, begin)
+
+    def _run(
+        self,
+        progress: Progress | None,
+        checkpoint: str | Path | None,
+        executor: Executor | None,
+        begin: Callable[[], None] | None,
+    ) -> SearchResult:
         # Not imported for what is in the cache.
         from mirage_dsl.search.driver import finished, search
 

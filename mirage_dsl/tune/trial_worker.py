@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mirage_dsl.backends.base import Executable, backend_named
 from mirage_dsl.backends.library import HELPERS
+from mirage_dsl.core.processes import arriving, own_channel, send
 from mirage_dsl.core.types import DType, Scalar, dtype_named, f16, f32
 from mirage_dsl.ir.analysis.integers import Limit, index_limits
 from mirage_dsl.ir.evaluate import evaluate
@@ -33,9 +34,6 @@ from mirage_dsl.tune.measure import (
     Task,
     Timing,
     Trial,
-    arriving,
-    own_channel,
-    send,
 )
 from mirage_dsl.tune.timing import rotating, time_in_turns, time_sets
 

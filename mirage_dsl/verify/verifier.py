@@ -16,12 +16,15 @@ Long graphs, and those that call libraries, are verified section by section
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError
+from mirage_dsl.core.work import seconds_left, spread, until
 from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named, evaluate_numpy
@@ -228,6 +231,7 @@ def verify(
     seeds: int = 2,
     stability: bool = True,
     method: Method = "fields",
+    executor: Executor | None = None,
 ) -> Certificate:
     """Whether `candidate` computes the function of `program`.
 
@@ -242,6 +246,7 @@ def verify(
         stability: Also judge floating-point behaviour.
         method: Evaluation over finite fields, whose verdict is right but for a bounded
             probability; or exact normal forms at tiny sizes, which decide less.
+        executor: Where sections of a long graph are verified at the same time.
 
     Returns:
         The certificate; what could not be decided is not equivalent, with the reason.
@@ -255,7 +260,7 @@ def verify(
         found = verify_exact(*both, seed=seed, stability=stability)
     else:
         how = _How(seed, chains, seeds, stability)
-        sections = _by_sections(*both, how)
+        sections = _by_sections(*both, how, executor)
         found = _whole(*both, how) if sections is None else sections
     if both == (mugraph, asked):
         return found
@@ -292,7 +297,10 @@ class _How:
 
 
 def _by_sections(
-    candidate: KernelGraph, program: KernelGraph, how: _How
+    candidate: KernelGraph,
+    program: KernelGraph,
+    how: _How,
+    executor: Executor | None,
 ) -> Certificate | None:
     """The certificate of a candidate all of whose sections are equal and accurate.
 
@@ -312,6 +320,8 @@ def _by_sections(
             reason="the same operators in the same places",
             rests_on="the candidate's sections are those of the program",
         )
+    if executor is not None:
+        _verify_at_once(sections, how, executor)
     # All of them, for what is right stays where the rest is not (`mended`).
     found = [_of_section(section, how) for section in sections]
     if not all(c.ok for c in found):
@@ -350,12 +360,47 @@ _MOST_SECTIONS = 1024
 
 def _of_section(section: Section, how: _How) -> Certificate:
     """The certificate of a section."""
-    key = section, how
-    if key not in _of_sections:
-        if len(_of_sections) == _MOST_SECTIONS:
-            _of_sections.clear()
-        _of_sections[key] = _whole(section.candidate, section.program, how)
-    return _of_sections[key]
+    if (section, how) not in _of_sections:
+        found = _whole(section.candidate, section.program, how)
+        _remember(section, how, found)
+    return _of_sections[section, how]
+
+
+def _remember(section: Section, how: _How, found: Certificate) -> None:
+    if len(_of_sections) == _MOST_SECTIONS:
+        _of_sections.clear()
+    _of_sections[section, how] = found
+
+
+def _verify_at_once(sections: Iterable[Section], how: _How, executor: Executor) -> None:
+    """Verify those that were not yet where there are processes for it, and here."""
+    tasks = [
+        _SectionTask(section, how, seconds_left())
+        for section in dict.fromkeys(sections)
+        if (section, how) not in _of_sections
+    ]
+    if len(tasks) == 1:
+        return
+
+    def done(at: int, found: Certificate) -> None:
+        _remember(tasks[at].section, how, found)
+
+    spread(_SectionTask.run, tasks, executor, done, here=True)
+
+
+@dataclass(frozen=True)
+class _SectionTask:
+    """A section to verify elsewhere, in so many seconds; it pickles."""
+
+    section: Section
+    how: _How
+    seconds: float | None
+
+    def run(self) -> Certificate:
+        """Verify it."""
+        end = None if self.seconds is None else time.monotonic() + self.seconds
+        with until(end):
+            return _whole(self.section.candidate, self.section.program, self.how)
 
 
 def as_far_as_verified(

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from mirage_dsl.backends.triton.running.screen import compile_only
+from mirage_dsl.core import processes
+from mirage_dsl.core.processes import Helper
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.tune import compile_worker, measure
 from mirage_dsl.tune import measure as tuning
 from mirage_dsl.tune.compile_worker import compiled
 from mirage_dsl.tune.measure import (
     CompileJob,
-    Helper,
     Task,
     Timing,
     Tuner,
@@ -29,9 +30,48 @@ def test_graphs_survive_pickling() -> None:
     assert pickle.loads(pickle.dumps(GRAPH)) == GRAPH
 
 
+COMPILING = """
+import os, sys, time
+from mirage_dsl.tune import compile_worker as worker
+def compiled(job):
+    os.write(answers, os.getpid().to_bytes(8, "little"))
+    time.sleep(60)
+answers = os.dup(sys.stdout.fileno())
+worker.compiled = compiled
+worker._load = lambda: None
+worker.main(["1"])
+"""
+
+
+def _ends(helper: Helper, child: int) -> bool:
+    """Whether a child ends once its helper's owner is gone: the pipe is closed."""
+    vars(helper)["_process"].stdin.close()
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2]
+        except FileNotFoundError:
+            return True
+        if state.split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_compilations_end_with_the_owner(tmp_path: Path) -> None:
+    file = tmp_path / "compiling.py"
+    file.write_text(COMPILING)
+    helper = Helper((str(file),))
+    helper.send([CompileJob(0, KernelGraph("", (), (), (), ()), "sm_90")])
+    child = int.from_bytes(vars(helper)["_process"].stdout.read(8), "little")
+    try:
+        assert _ends(helper, child)
+    finally:
+        helper.stop()
+
+
 FAKE_WORKER = """
 import os, sys, time
-from mirage_dsl.tune.measure import receive, send
+from mirage_dsl.core.processes import receive, send
 from mirage_dsl.tune.measure import Final, Task, Timing
 while True:
     request = receive(sys.stdin.buffer)
@@ -202,11 +242,11 @@ def test_what_time_forbids_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     """The process that compiles is free for the next program at once."""
     started: list[tuple[str, ...]] = []
 
-    def start(command: tuple[str, ...]) -> Helper:
+    def start(command: tuple[str, ...], environment: None) -> Helper:
         started.append(command)
-        return Helper(command)
+        return Helper(command, environment)
 
-    monkeypatch.setattr(measure, "Helper", start)
+    monkeypatch.setattr(processes, "Helper", start)
     task = Task(GRAPH, INPUTS)
     graphs = [named("endless"), named("waiting"), named("more")]
     deadline = time.monotonic() + 1.5

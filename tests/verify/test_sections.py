@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.verify import sections
+from mirage_dsl.verify import sections, verifier
 from mirage_dsl.verify.sections import Section, mended, sections_of
 from mirage_dsl.verify.verifier import recheck, verify
 
@@ -304,3 +307,53 @@ mugraph views(x: f32[m, k], w: f32[n, k]) -> f32[m, n] where m = 8, k = 16, n = 
 
 def test_what_cannot_be_cut_cannot_be_mended() -> None:
     assert mended(in_blocks(last=3), PROGRAM, is_right) is None
+
+
+def _lifted(x: Any) -> Any:
+    return torch.relu(x) + 1
+
+
+def _twice_lifted(x: Any) -> Any:
+    y = torch.relu(x)
+    return y + 0.5 + 0.5
+
+
+def _other(layer: Layer) -> Layer:
+    """A layer in another form, or the third of these, which is another layer."""
+    return {doubled: summed, _lifted: _twice_lifted, tripled: doubled}[layer]
+
+
+@pytest.mark.parametrize("third", [doubled, tripled])
+def test_sections_are_verified_at_once_as_they_are_one_by_one(third: Layer) -> None:
+    layers = (doubled, _lifted, third)
+    program = network(*layers)
+    candidate = network(*map(_other, layers))
+    vars(verifier)["_of_sections"].clear()
+    with ThreadPoolExecutor(2) as pool:
+        together = verify(candidate, program, executor=pool)
+    vars(verifier)["_of_sections"].clear()
+    assert verify(candidate, program) == together
+    assert together.equivalent == (third is doubled)
+
+
+class _Late(ThreadPoolExecutor):
+    """Does the first piece of work; nothing comes of what follows."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if "begun" not in self.__dict__:
+            self.__dict__["begun"] = super().submit(fn, *args, **kwargs)
+            return self.__dict__["begun"]
+        never: Future[Any] = Future()
+        never.set_running_or_notify_cancel()
+        return never
+
+
+def test_what_was_verified_in_time_is_known() -> None:
+    program = network(doubled, _lifted, doubled)
+    candidate = network(summed, _twice_lifted, summed)
+    known = vars(verifier)["_of_sections"]
+    known.clear()
+    end = time.monotonic() + 3.0
+    with _Late(1) as pool, until(end), pytest.raises(OutOfTimeError):
+        verify(candidate, program, executor=pool)
+    assert len(known) == 1

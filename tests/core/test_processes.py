@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.tune import measure
-from mirage_dsl.tune.measure import CompileJob, Helper, Spares
+from mirage_dsl.core import processes
+from mirage_dsl.core.processes import Helper, Spares
 
 WITH_A_CHILD = """
 import os, sys, time
-from mirage_dsl.tune.measure import send
+from mirage_dsl.core.processes import send
 child = os.fork()
 if not child:
     time.sleep(60)
@@ -49,26 +48,15 @@ def _ends(process: int) -> bool:
 
 BUSY = """
 import os, sys, time
-from mirage_dsl.tune.measure import arriving, send
+from mirage_dsl.core.processes import arriving, send
 for request in arriving(sys.stdin.buffer):
     send(sys.stdout.buffer, os.getpid())
     time.sleep(request)
 """
 FAILING = """
-from mirage_dsl.tune.measure import arriving, own_channel
+from mirage_dsl.core.processes import arriving, own_channel
 for request in arriving(own_channel()[0]):
     raise SystemExit(request)
-"""
-COMPILING = """
-import os, sys, time
-from mirage_dsl.tune import compile_worker as worker
-def compiled(job):
-    os.write(answers, os.getpid().to_bytes(8, "little"))
-    time.sleep(60)
-answers = os.dup(sys.stdout.fileno())
-worker.compiled = compiled
-worker._load = lambda: None
-worker.main(["1"])
 """
 
 
@@ -102,22 +90,9 @@ def test_a_helper_that_ends_itself_has_its_exit_status(tmp_path: Path) -> None:
     helper.stop()
 
 
-def test_compilations_end_with_the_owner(tmp_path: Path) -> None:
-    file = tmp_path / "compiling.py"
-    file.write_text(COMPILING)
-    helper = Helper((str(file),))
-    helper.send([CompileJob(0, KernelGraph("", (), (), (), ()), "sm_90")])
-    child = int.from_bytes(vars(helper)["_process"].stdout.read(8), "little")
-    given_up(helper)
-    try:
-        assert _ends(child)
-    finally:
-        helper.stop()
-
-
 ECHO = """
 import os, sys
-from mirage_dsl.tune.measure import receive, send
+from mirage_dsl.core.processes import receive, send
 while True:
     receive(sys.stdin.buffer)
     send(sys.stdout.buffer, os.getpid())
@@ -169,10 +144,29 @@ def test_a_process_does_not_wait_for_ever_nor_when_it_is_dead(
         time.sleep(0.01)
     helper = spares.take(echo)
     asked(helper)
-    monkeypatch.setattr(measure, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "IDLE_SECONDS", 0.05)
     spares.keep(echo, helper)
     for _ in range(100):
         if not helper.alive:
             return
         time.sleep(0.05)
     pytest.fail("it waits for ever")
+
+
+LOADING = """
+import sys, time
+from mirage_dsl.core.processes import receive, send
+time.sleep(30)
+"""
+
+
+def test_who_sends_a_program_does_not_wait_until_a_helper_has_loaded(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "loading.py"
+    file.write_text(LOADING)
+    helper = Helper((str(file),))
+    started = time.monotonic()
+    helper.send(bytes(500_000))
+    assert time.monotonic() - started < 5.0
+    helper.stop()
