@@ -77,6 +77,11 @@ class Stability:
     worst_ratio: float
     reason: str
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no run said anything."""
+        return not self.ok and self.worst_ratio == 0.0
+
 
 @dataclass(frozen=True)
 class Sampled:

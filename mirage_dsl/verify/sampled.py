@@ -77,6 +77,7 @@ from mirage_dsl.verify.trials import (
     touched,
     without_value,
 )
+from mirage_dsl.verify.turns import Point, turning_points
 
 # -- Regions ---------------------------------------------------------------------------
 
@@ -527,22 +528,27 @@ class SampledPieces:
 # -- Comparison ------------------------------------------------------------------------
 
 
+_LITTLE_WORK = 1e6
 _MUCH_WORK = 4e6
 _MOST_WORK = 1e8
-"""Products and elements of an evaluation, over all fields, some 5 ns each: what several
-elements along each axis may take, and what one element may."""
+"""Products and elements of an evaluation, over all fields, some 5 ns each: what many
+elements along each axis may take, what several may, and what one may."""
 _MOST_ELEMENTS = 8e6
 """Elements of all values together, over all fields: 64 MB."""
 _WAYS = (
-    (3, 1 << 16, 192, _MUCH_WORK),
-    (2, 1 << 16, 192, _MUCH_WORK),
-    (1, 1 << 16, 192, _MOST_WORK),
-    (3, 1 << 10, 192, _MUCH_WORK),
-    (1, 1 << 10, 192, _MUCH_WORK),
-    (1, 1 << 5, 8, _MOST_WORK),
+    (3, 64, 1 << 16, 192, _LITTLE_WORK),
+    (3, 16, 1 << 16, 192, _LITTLE_WORK),
+    (3, 4, 1 << 16, 192, _MUCH_WORK),
+    (3, 0, 1 << 16, 192, _MUCH_WORK),
+    (2, 0, 1 << 16, 192, _MUCH_WORK),
+    (1, 0, 1 << 16, 192, _MOST_WORK),
+    (3, 0, 1 << 10, 192, _MUCH_WORK),
+    (1, 0, 1 << 10, 192, _MUCH_WORK),
+    (1, 0, 1 << 5, 8, _MOST_WORK),
 )
-"""Elements along each axis of an output; the longest extent that is not thinned, and
-how many elements the others keep at a place; the work.  Best first."""
+"""Elements along each axis of an output; points beside them, of axes that positions are
+of; the longest extent that is not thinned, and how many elements the others keep at a
+place; the work.  Best first."""
 _ATTEMPTS = 4
 
 
@@ -569,16 +575,19 @@ def compare_samples(
     """Compare a few elements of every output at the true extents."""
     if any(e is None for g in (candidate, program) for _, e in g.extents):
         return Sampled(reason="symbolic extents")
-    for count, longest, width, most in _WAYS:
+    for count, points, longest, width, most in _WAYS:
+        if points and not program.indices:
+            continue
         look()
         thinning = Thinning(longest, width, sampling.seed).at_parts(candidate)
         _require_same_dims(candidate, program, thinning)
-        ours, fields = _program_side(program, thinning, count), len(sampling.chain)
+        how = thinning, count, points
+        ours, fields = _program_side(program, *how), len(sampling.chain)
         if _is_too_much(ours, fields, most):
             continue
         theirs = _Side(candidate, ours.axes, thinning)
         if not _is_too_much(theirs, fields, most):
-            return _compared(program, theirs, sampling, thinning, count)
+            return _compared(program, theirs, sampling, *how)
     return Sampled(reason="one element takes too many operations")
 
 
@@ -612,9 +621,10 @@ def _compared(
     sampling: Sampling,
     thinning: Thinning,
     count: int,
+    points: int,
 ) -> Sampled:
     for attempt in range(_ATTEMPTS):
-        ours = _program_outputs(program, sampling, thinning, count, attempt)
+        ours = _program_outputs(program, sampling, thinning, count, points, attempt)
         theirs = candidate.outputs(sampling, CANDIDATE, attempt, _limits(program))
         if invalid_trials(ours).any():
             continue
@@ -636,10 +646,11 @@ def _program_outputs(
     sampling: Sampling,
     thinning: Thinning,
     count: int,
+    points: int,
     attempt: int,
 ) -> tuple[Residue, ...]:
     """A program's sampled elements, which its candidates share."""
-    side = _program_side(program, thinning, count)
+    side = _program_side(program, thinning, count, points)
     return side.outputs(sampling, PROGRAM, attempt, _limits(program))
 
 
@@ -650,8 +661,10 @@ def _limits(program: KernelGraph) -> list[Limit | None]:
 
 
 @lru_cache(maxsize=4 * len(_WAYS))
-def _program_side(program: KernelGraph, thinning: Thinning, count: int) -> _Side:
-    return _Side(program, sample_axes(program, thinning, count), thinning)
+def _program_side(
+    program: KernelGraph, thinning: Thinning, count: int, points: int
+) -> _Side:
+    return _Side(program, sample_axes(program, thinning, count, points), thinning)
 
 
 def _places(axes: Sequence[tuple[int, IntArray]]) -> IntArray:
@@ -694,10 +707,18 @@ def _difference(
 
 
 def sample_axes(
-    program: KernelGraph, thinning: Thinning, count: int
+    program: KernelGraph, thinning: Thinning, count: int, points: int = 0
 ) -> list[list[IntArray]]:
-    """The indices along each axis of each output: the last, the first, others."""
+    """The indices along each axis of each output: the last, the first, others.
+
+    Args:
+        program: Extents have to be known.
+        thinning: Of its dims.
+        count: How many, of each axis.
+        points: How many beside these, of axes of which positions are.
+    """
     rng = np.random.default_rng([thinning.seed, 31])
+    beside = turning_points(program, points, thinning.seed) if points else ()
     found: list[list[IntArray]] = []
     for item in program.returns:
         axes: list[IntArray] = []
@@ -707,9 +728,33 @@ def sample_axes(
             if program.indices:
                 # What is masked is neither of the first nor of the last.
                 chosen = chosen[::-1]
-            axes.append(np.unique(chosen[:count]))
+            more = _at_points(beside, [d.name for d in axis], extents, thinning)
+            axes.append(np.unique([*chosen[:count], *more]))
         found.append(axes)
     return found
+
+
+def _at_points(
+    points: Sequence[Point],
+    names: Sequence[str],
+    extents: Sequence[int],
+    thinning: Thinning,
+) -> Iterator[int]:
+    """The indices of points along an axis of some dims, of which thinning leaves them.
+
+    An axis of which no positions are has none.  Of its other dims it is the last one.
+    """
+    kept = [thinning.kept(extent) for extent in extents]
+    for point in points:
+        if point.keys().isdisjoint(names):
+            continue
+        own = [point.get(n, e - 1) for n, e in zip(names, extents, strict=True)]
+        left = zip(own, kept, strict=True)
+        if all(places is None or i in places for i, places in left):
+            index = 0
+            for place, extent in zip(own, extents, strict=True):
+                index = index * extent + place
+            yield index
 
 
 def _between(

@@ -30,7 +30,7 @@ from mirage_dsl.core.types import (
     axis_text,
     flat_type,
 )
-from mirage_dsl.ir.analysis.integers import indexed_too_short
+from mirage_dsl.ir.analysis.integers import indexed_too_short, one_sided
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import (
     Apply,
@@ -38,6 +38,7 @@ from mirage_dsl.ir.graph import (
     Input,
     KernelGraph,
     KernelNode,
+    Operand,
     Return,
     Split,
     dims_of,
@@ -459,7 +460,7 @@ def shrink(
         ragged: Leave the last tile of each split incomplete.
         seed: Decides which dim gets which size.
         tiny: As small as serves, for arithmetic that is slow.
-        whole: No window of the program is outside as a whole.
+        whole: No window of the program is outside as a whole, and no row masked.
 
     Raises:
         UnsupportedError: The graphs relate extents in a way that cannot be shrunk.
@@ -499,6 +500,7 @@ class _Shrinking:
         self.ragged = ragged
         self.tiny = tiny
         self.whole = whole
+        self.seed = seed
         self.rng = np.random.default_rng([seed, int(ragged), 77])
         self.classes = Classes()
         self.products: list[tuple[Key, list[Key]]] = []
@@ -652,11 +654,19 @@ class _Shrinking:
             self._choose_sizes(other)
             self._lengthen(other)
             shrunk = [self._resized(side) for side in (0, 1)]
-        most = int(self.rng.integers(1, _WIDEST_GAP + 1))
         found = literals(shrunk[0]) | literals(shrunk[1])
-        numbers = brought_together(found, most)
+        numbers = brought_together(found, self._widest_gap())
         program, candidate = (with_literals(graph, numbers) for graph in shrunk)
         return Shrunk(program, candidate)
+
+    def _widest_gap(self) -> int:
+        """How far numbers beside positions are apart at most.
+
+        Otherwise in the two sets of sizes: what is one element wide in one of them, and
+        hides what becomes of the next one, is wider in the other.
+        """
+        gaps = np.random.default_rng([self.seed, 78]).permutation(_WIDEST_GAP) + 1
+        return int(gaps[int(self.ragged)])
 
     # -- Sizes of segments ----------------------------------------------------------
 
@@ -708,8 +718,10 @@ class _Shrinking:
         return [size for size in pool if size >= least] or [least]
 
     def _lengthen(self, other: Mapping[tuple[object, ...], int]) -> None:
-        """Longer dims for indices that are too far apart, up to a limit."""
-        if not any(n.op.kind is Kind.GATHER for n in self.graphs[0].applies):
+        """Longer dims for indices too far apart, and for masks, up to a limit."""
+        program = self.graphs[0]
+        gathers = any(n.op.kind is Kind.GATHER for n in program.applies)
+        if not gathers and not program.indices:
             return
         # What indexes a dim may become longer itself.
         for _ in range(_LENGTHENED):
@@ -722,18 +734,18 @@ class _Shrinking:
             self._choose_sizes(other)
 
     def _lacking(self) -> dict[str, int]:
-        """By dim how many elements it lacks, however numbers are brought together."""
+        """By dim how many elements it lacks."""
         program, candidate = (self._resized(side) for side in (0, 1))
         beside = literals(program) | literals(candidate)
+        small = with_literals(program, brought_together(beside, self._widest_gap()))
+        asked = self.graphs[0]
+        lacking = [indexed_too_short(small), _unturned(asked, small)]
+        lacking.append(_narrower_than_windows(asked, small))
+        if self.whole:
+            lacking += [_outside(small), _emptied(small)]
         found: dict[str, int] = {}
-        for most in range(1, (_WIDEST_GAP if beside else 1) + 1):
-            numbers = brought_together(beside, most)
-            small = with_literals(program, numbers)
-            lacking = [indexed_too_short(small)]
-            if self.whole:
-                lacking.append(_outside(small))
-            for dim, by in (item for each in lacking for item in each.items()):
-                found[dim] = max(found.get(dim, 0), by)
+        for dim, by in (item for each in lacking for item in each.items()):
+            found[dim] = max(found.get(dim, 0), by)
         return found
 
     def _demand(self, key: Key, by: int) -> None:
@@ -975,6 +987,47 @@ def made_of_positions(graph: KernelGraph, value: str) -> KernelGraph | None:
     return replace(graph, inputs=(), nodes=made, returns=returns, indices=indices)
 
 
+def _unturned(program: KernelGraph, small: KernelGraph) -> dict[str, int]:
+    """By dim how many elements it lacks for masks to be true and false.
+
+    A range of positions that begins behind the end of a dim hides what a candidate
+    makes of them.
+
+    Args:
+        program: At its own sizes.
+        small: The same at small ones.
+    """
+    found: dict[str, int] = {}
+    for side in one_sided(small):
+        if side.dims and side.by <= _FARTHEST:
+            longest = max(sorted(side.dims), key=lambda d: program.extent_of[d] or 0)
+            found[longest] = max(found.get(longest, 0), side.by)
+    return found
+
+
+def _narrower_than_windows(program: KernelGraph, small: KernelGraph) -> dict[str, int]:
+    """By dim how many elements it lacks to be longer than positions in it, as in truth.
+
+    A window that is as wide as all that it is a window of hides which elements it has.
+
+    Args:
+        program: At its own sizes.
+        small: The same at small ones.
+    """
+    counted = {d.name for index in program.indices for d in index.axis}
+    types, found = kernel_types(program), dict[str, int]()
+    for node in program.applies:
+        if node.op.kind is not Kind.GATHER:
+            continue
+        dim = str(node.attr("dim"))
+        for name in counted.intersection(types[node.values[1]].names):
+            by = _sure(small.extent_of, name) + 1 - _sure(small.extent_of, dim)
+            longer = (program.extent_of[name] or 0) < (program.extent_of[dim] or 0)
+            if longer and by > 0:
+                found[dim] = max(found.get(dim, 0), by)
+    return found
+
+
 def _outside(graph: KernelGraph) -> dict[str, int]:
     """By dim how many elements it lacks, so that each window has one that exists.
 
@@ -1003,6 +1056,30 @@ def _outside(graph: KernelGraph) -> dict[str, int]:
                 dim, by = names[over[0]], -int(at.max(axis=over).min())
                 found[dim] = max(found.get(dim, 0), by)
     return {dim: by for dim, by in found.items() if by > 0}
+
+
+def _emptied(graph: KernelGraph) -> dict[str, int]:
+    """By dim that it lacks elements, where a mask leaves rows without any.
+
+    Of a window around each row, rows far behind the last column have none.
+    """
+    reductions = (n for n in graph.applies if n.op.kind is Kind.REDUCTION)
+    reduced = {d for n in reductions for d in n.over}
+    found: dict[str, int] = {}
+    for node in graph.applies:
+        condition = node.operands[0] if node.op is WHERE else None
+        for at, other in enumerate(node.operands[1:] if condition else ()):
+            if isinstance(condition, str) and _is_infinite(other):
+                names, holds = _positions_of(graph, condition)
+                over = tuple(i for i, n in enumerate(names) if n in reduced)
+                hidden = (holds != 0) != bool(at)
+                if over and hidden.all(axis=over).any():
+                    found[names[over[-1]]] = 1
+    return found
+
+
+def _is_infinite(operand: Operand) -> bool:
+    return isinstance(operand, Scalar) and math.isinf(operand.value)
 
 
 def _positions_of(

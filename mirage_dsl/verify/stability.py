@@ -637,7 +637,9 @@ def _runs_at(
     ]
     tried = _chosen(tried, _kept(tried, families, says))
     allowed = [_at_least_rounding(program, errors) for errors in tried.errors]
-    if model is _IN_F32 and tried.asked:
+    if not tried.asked:
+        return _Runs([], tried.inputs, tried.exact, allowed, tried.least)
+    if model is _IN_F32:
         nudged = [v * _nudges(rng, v) for v in plain]
         others = _families_of(program, seed, model, nudged)
         allowed = _largest(allowed, _nudged_errors(program, others, tried, model))

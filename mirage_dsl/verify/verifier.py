@@ -526,8 +526,9 @@ class _Verification:
             return self._certificate(f"could not decide: {error.message}")
         failed = next((t for t in tallies if t.outcome is not Outcome.EQUAL), None)
         if failed is not None:
-            if self._may_be_whole(failed.outcome):
-                return replace(self, whole=True, sizes=[]).run(stability)
+            invalid = failed.outcome is Outcome.INVALID_PROGRAM
+            if invalid and self._may_have_values():
+                return self._at_whole_sizes().run(stability)
             return self._refused(failed.outcome, fields[tallies.index(failed)].shrunk)
         sampled = self._sampled(fields[0].with_reading(reading))
         if sampled.difference is not None:
@@ -536,6 +537,16 @@ class _Verification:
         printed = self._left_out() or self._printed(fields[-1], reading)
         if printed is not None:
             return self._certificate(printed, sampled=sampled)
+        return self._in_floats(fields, tallies, sampled, stability)
+
+    def _in_floats(
+        self,
+        fields: Sequence[Field],
+        tallies: Sequence[Tally],
+        sampled: Sampled,
+        stability: bool,
+    ) -> Certificate:
+        """The certificate of a candidate that is equal over fields."""
         domains = domain_difference(fields[0].shrunk, self.seed)
         if domains is not None:
             return self._certificate(
@@ -545,6 +556,8 @@ class _Verification:
                 sampled=sampled,
             )
         verdict = measure_stability(fields[0].shrunk, self.seed) if stability else None
+        if verdict is not None and verdict.is_unknown and self._may_have_values():
+            return self._at_whole_sizes().run(stability)
         trials = sum(t.trials for t in tallies)
         reason = f"equivalent in {trials} trials over {len(fields)} chains of primes"
         return self._certificate(
@@ -556,13 +569,15 @@ class _Verification:
             sampled=sampled,
         )
 
-    def _may_be_whole(self, outcome: Outcome) -> bool:
+    def _at_whole_sizes(self) -> _Verification:
+        return replace(self, whole=True, sizes=[])
+
+    def _may_have_values(self) -> bool:
         """Whether a program may have values at sizes at which its windows are inside.
 
         The largest element of a window without any has no sum.
         """
-        windows = bool(self.program.indices) and not self.whole
-        return windows and outcome is Outcome.INVALID_PROGRAM
+        return bool(self.program.indices) and not self.whole
 
     def _left_out(self) -> str | None:
         """What is said of what no trial shows; None if nothing is.

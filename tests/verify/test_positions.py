@@ -16,6 +16,8 @@ from mirage_dsl.verify.verifier import verify
 
 Function = Callable[..., Any]
 SEEDS = range(20)
+RANGES = (17, 38, 55, 117)
+"""Seeds of which small sizes would end ahead of a range of positions."""
 
 
 def _windows(x: Any) -> Any:
@@ -45,10 +47,45 @@ PROGRAMS: dict[str, tuple[Function, list[tuple[tuple[int, ...], str]]]] = {
     "every position twice": (lambda x: x[torch.arange(64) // 2], FLOATS),
     "windows": (_windows, FLOATS),
 }
+ROWS = [((96, 200), "float32")]
+
+
+def _blocks_on_the_diagonal(x: Any) -> Any:
+    rows, columns = torch.arange(96)[:, None] // 64, torch.arange(200) // 64
+    return torch.where(rows == columns, x, 0.0)
+
+
+def _every_16th_column(x: Any) -> Any:
+    return torch.where(torch.arange(200) % 16 == 3, x, 0.0)
+
+
+def _up_to_a_quarter(x: Any) -> Any:
+    return torch.where(torch.arange(200) * 4 < 301, x, 0.0)
+
+
+def _some_columns(x: Any, y: Any) -> Any:
+    x = x.clone()
+    x[:, 3:6] = torch.tanh(y)
+    return x
+
+
+def _near_the_diagonal(q: Any, k: Any) -> Any:
+    rows, columns = torch.arange(96)[:, None], torch.arange(96)
+    far = (columns > rows) | (columns < rows - 9)
+    return torch.softmax((q @ k.T).masked_fill(far, -torch.inf), -1)
+
+
+MASKS: dict[str, tuple[Function, list[tuple[tuple[int, ...], str]]]] = {
+    "blocks": (_blocks_on_the_diagonal, ROWS),
+    "every 16th": (_every_16th_column, ROWS),
+    "up to a quarter": (_up_to_a_quarter, ROWS),
+    "some columns": (_some_columns, [((17, 21), "float32"), ((17, 3), "float32")]),
+    "near": (_near_the_diagonal, [((96, 16), "float32"), ((96, 16), "float32")]),
+}
 
 
 def _traced(name: str) -> KernelGraph:
-    function, specs = PROGRAMS[name]
+    function, specs = (PROGRAMS | MASKS)[name]
     return mirage.kernel(function).trace(*(mirage.spec(*spec) for spec in specs))
 
 
@@ -92,6 +129,42 @@ def test_a_shifted_position_is_refused(name: str) -> None:
         assert not verify(mutant, program, seed=seed).equivalent, seed
 
 
+OF_MASKS = {
+    "blocks": ("floor_divide index2, 64", "floor_divide index2, 65", SEEDS),
+    "blocks, half as long": (
+        "floor_divide index1, 64",
+        "floor_divide index1, 32",
+        SEEDS,
+    ),
+    "every 16th, the next": ("equal remainder1, 3", "equal remainder1, 4", SEEDS),
+    "every 16th, or 17th": ("remainder index1, 16", "remainder index1, 17", SEEDS),
+    "up to a quarter, one more": ("less mul1, 301", "less mul1, 305", SEEDS),
+    "up to a quarter, or a fifth": ("mul index1, 4", "mul index1, 5", SEEDS),
+    "some columns, one late": ("less_equal 3, ", "less_equal 4, ", RANGES),
+    "some columns, moved": ("sub at_k, 3", "sub at_k, 4", RANGES),
+    "some columns, otherwise": ("tanh y", "log y", RANGES),
+}
+
+
+@pytest.mark.parametrize("name", OF_MASKS)
+def test_a_mask_that_turns_elsewhere_is_refused(name: str) -> None:
+    """Small sizes have no place for factors of 64, or end ahead of a range."""
+    before, after, seeds = OF_MASKS[name]
+    program = _traced(name.partition(",")[0])
+    assert before in str(program)
+    mutant = parse(str(program).replace(before, after))
+    for seed in seeds:
+        assert not verify(mutant, program, seed=seed).equivalent, seed
+
+
+def test_rows_that_a_mask_leaves_empty_say_nothing_of_stability() -> None:
+    """At some small sizes rows far behind the last column have no element near."""
+    program = _traced("near")
+    for seed in SEEDS:
+        found = verify(program, program, seed=seed)
+        assert found.ok, (seed, str(found))
+
+
 WINDOWS = """mirage 1
 mugraph f(x: f32[m, k]) -> f32[m, n] where m = 64, k = 64, n = 31, w = 4 {
   rows = index n
@@ -131,6 +204,15 @@ IN_A_BLOCK = """
     store y: f32[m/grid, n] = a
   }
 """
+
+
+def test_an_element_that_a_window_counts_from_the_end_is_a_difference() -> None:
+    """Where it is as wide as the row, it has that one anyway."""
+    program = parse(WINDOWS.replace("BODY", AS_WRITTEN))
+    negative = AS_WRITTEN.replace("mul first, last", "less_equal first, last")
+    candidate = parse(WINDOWS.replace("BODY", negative))
+    for seed in SEEDS:
+        assert not verify(candidate, program, seed=seed).equivalent, seed
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,17 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Array, Kind, Operator, Truth
-from mirage_dsl.ops.table import ADD, MAXIMUM, MINIMUM, MUL, OPERATORS, SUB, WHERE
+from mirage_dsl.ops.table import (
+    ADD,
+    EQUAL,
+    LESS_EQUAL,
+    MAXIMUM,
+    MINIMUM,
+    MUL,
+    OPERATORS,
+    SUB,
+    WHERE,
+)
 
 # -- Indices ---------------------------------------------------------------------------
 # An index is computed of inputs: `lengths - 1`, `pos % window`, `table[pos // 16]`.
@@ -114,6 +124,29 @@ def indexed_too_short(graph: KernelGraph) -> dict[str, int]:
     return _Limits(graph).lacking
 
 
+@dataclass(frozen=True)
+class OneSided:
+    """A comparison of positions that comes out the same everywhere.
+
+    Attributes:
+        dims: It would come out otherwise too, if one of these were longer.
+        by: How far what is compared is from that.
+    """
+
+    dims: frozenset[str]
+    by: int
+
+
+def one_sided(graph: KernelGraph) -> list[OneSided]:
+    """The comparisons of positions outside of blocks that come out the same everywhere.
+
+    As far as intervals tell; extents have to be known.
+    """
+    limits = _Limits(graph)
+    found = map(limits.one_sided, graph.applies)
+    return [side for side in found if side is not None]
+
+
 class _Limits:
     """Tells limits backwards from what is indexed; `found` are those of inputs.
 
@@ -129,6 +162,7 @@ class _Limits:
         self._positions = {
             i.name: math.prod(self._extents[d.name] or 1 for d in i.axis)
             for i in graph.indices
+            if all(self._extents[d.name] is not None for d in i.axis)
         }
         self._made: dict[tuple[int, str], tuple[int, BlockNode]] = {}
         self.found: dict[str, Limit] = {}
@@ -170,6 +204,29 @@ class _Limits:
         by = max(most + 1, -least) - extent
         if by > 0:
             self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), by)
+
+    def one_sided(self, node: Apply) -> OneSided | None:
+        """What a comparison of positions lacks to come out either way, if it does."""
+        if node.op not in (LESS, LESS_EQUAL, EQUAL):
+            return None
+        first, second = (self._range(0, o) for o in node.operands)
+        if first is None or second is None:
+            return None
+        below = second[0] - first[1] + (node.op is LESS_EQUAL)
+        above = first[0] - second[1] + (node.op is LESS)
+        for operand, other, by in zip(
+            node.operands, node.operands[::-1], (below, above), strict=True
+        ):
+            if by > 0:
+                dims = self._lengthening(operand) - self._lengthening(other)
+                return OneSided(dims, by)
+        return None
+
+    def _lengthening(self, operand: Operand) -> frozenset[str]:
+        """The dims that make positions, or a number, reach further."""
+        if isinstance(operand, Scalar):
+            return frozenset(name for name, _ in operand.extents)
+        return frozenset(self._types[operand].names)
 
     def _without_negative(self, level: int, index: str) -> Operand | None:
         """What an index is made of where a number replaces what of it is below 0."""

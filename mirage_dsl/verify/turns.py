@@ -1,0 +1,164 @@
+"""Places at the true extents where what is computed of positions turns.
+
+A mask ends, `k // 64` goes one up, `k % 16` begins anew: small sizes do not have all of
+these places, for factors stay as they are, and few elements that are taken at random
+meet one.  So samples are taken beside them.
+
+    index:     0  1  2  3  4  5  6  7
+    index % 3: 0  1  2  0  1  2  0  1
+                     *  *     *  *       the two sides of each turn
+
+Of what several dims say together, as a causal mask, the others have a random index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_dsl.core.types import Dim, MemorySpace, Scalar, flat_type, i64
+from mirage_dsl.ir.evaluate import evaluate_numpy
+from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return
+from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.walk import without_dead
+from mirage_dsl.ops.definition import Kind
+
+Point = Mapping[str, int]
+"""An index of each dim that positions are of."""
+
+_LONGEST = 1 << 20
+"""Dims that are longer have random places alone."""
+_TURNS = 2
+"""How many places are taken of each value along each of its dims."""
+_INFINITE = 2.0**1000
+"""What an infinity counts as, of which the difference from another one is a number."""
+
+
+@lru_cache(maxsize=16)
+def turning_points(program: KernelGraph, count: int, seed: int) -> tuple[Point, ...]:
+    """At most so many points, as many at random as beside turns.
+
+    Args:
+        program: Extents have to be known.
+        count: How many.
+        seed: What random choices follow from.
+    """
+    extents = {n: e for n, e in program.extents if e is not None}
+    counted = {d.name: extents[d.name] for i in program.indices for d in i.axis}
+    rng = np.random.default_rng([seed, 34])
+    found: list[Point] = []
+    for value in _last_positions(program):
+        positions = _Positions(program, value, extents)
+        found += positions.turns(_any_point(counted, rng), rng)
+    if len(found) > count // 2:
+        kept = rng.choice(len(found), count // 2, replace=False)
+        found = [found[at] for at in kept]
+    return (*found, *(_any_point(counted, rng) for _ in range(count - len(found))))
+
+
+def _any_point(extents: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
+    return {name: int(rng.integers(extent)) for name, extent in extents.items()}
+
+
+def _last_positions(program: KernelGraph) -> list[str]:
+    """The values made of positions alone, element by element, that others read."""
+    made = {index.name for index in program.indices}
+    read = {item.value for item in program.returns}
+    for node in program.applies:
+        elementwise = node.op.kind is Kind.ELEMENTWISE
+        if elementwise and node.values and made.issuperset(node.values):
+            made.add(node.result)
+        else:
+            read.update(node.values)
+    return [n.result for n in program.applies if n.result in made & read]
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """A value that is made of positions.
+
+    Attributes:
+        program: What computes it.
+        value: Its name.
+        extents: Of all dims.
+    """
+
+    program: KernelGraph
+    value: str
+    extents: Mapping[str, int]
+
+    def turns(self, base: Point, rng: np.random.Generator) -> Iterator[Point]:
+        """Points beside turns along each dim from a point on."""
+        for dim in kernel_types(self.program)[self.value].names:
+            if self.extents[dim] > _LONGEST:
+                continue
+            places = _turns_of(self._along(dim, base))
+            some = min(_TURNS, len(places))
+            for place in rng.choice(places, some, replace=False) if some else ():
+                yield {**base, dim: int(place) - 1}
+                yield {**base, dim: int(place)}
+
+    def _along(self, dim: str, base: Point) -> NDArray[np.float64]:
+        """The values along one dim, at a point's indices of the others."""
+        at = {**{name: np.array([i]) for name, i in base.items()}}
+        at[dim] = np.arange(self.extents[dim])
+        given: list[Input] = []
+        arrays: list[NDArray[np.int64]] = []
+        for index in self.program.indices:
+            given.append(
+                Input(index.name, flat_type(i64, index.axis, MemorySpace.DEVICE))
+            )
+            place = np.zeros((1,) * len(index.axis), np.int64)
+            for number, d in enumerate(index.axis):
+                along = (-1,) + (1,) * (len(index.axis) - 1 - number)
+                place = place * self.extents[d.name] + at[d.name].reshape(along)
+            arrays.append(place)
+        (found,) = evaluate_numpy(self._of_inputs(given, at), *arrays)
+        return found.ravel()
+
+    def _of_inputs(
+        self, given: list[Input], at: Mapping[str, NDArray[np.int64]]
+    ) -> KernelGraph:
+        """What computes the value of positions that are given, as many as there are."""
+        kind = kernel_types(self.program)[self.value]
+        known = {item.name for item in given}
+        nodes: list[Apply] = []
+        for node in self.program.applies:
+            if node.op.kind is Kind.ELEMENTWISE and known.issuperset(node.values):
+                known.add(node.result)
+                nodes.append(
+                    replace(node, operands=tuple(map(self._number, node.operands)))
+                )
+        dims = tuple(map(Dim, kind.names))
+        returned = Return(self.value, flat_type(kind.dtype, dims, MemorySpace.DEVICE))
+        graph = replace(
+            self.program,
+            inputs=tuple(given),
+            indices=(),
+            nodes=tuple(nodes),
+            returns=(returned,),
+            extents=tuple((name, len(places)) for name, places in at.items()),
+        )
+        return without_dead(graph)
+
+    def _number(self, operand: str | Scalar) -> str | Scalar:
+        """A constant at the true extents."""
+        if isinstance(operand, str) or not operand.extents:
+            return operand
+        powers = (Fraction(self.extents[n]) ** power for n, power in operand.extents)
+        return Scalar(math.prod(powers, start=Fraction(operand.value)))
+
+
+def _turns_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The places at which values do not go on as they mostly do."""
+    steps = np.diff(np.nan_to_num(values, posinf=_INFINITE, neginf=-_INFINITE))
+    if not len(steps):
+        return np.zeros(0, np.int64)
+    kinds, counts = np.unique(steps, return_counts=True)
+    return np.flatnonzero(steps != kinds[np.argmax(counts)]) + 1
