@@ -38,6 +38,7 @@ from mirage_dsl.frontend.arguments import (
 )
 from mirage_dsl.frontend.complex_numbers import Complex, view_as_complex
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
+from mirage_dsl.frontend.drawn import Drawn
 from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.program import Handle, TracedInput, build_graph
@@ -229,6 +230,8 @@ def _mode() -> type[Any]:
             kwargs: Mapping[str, Any] | None = None,
         ) -> Any:
             make, told = found.get(func), kwargs or {}
+            if make is None and not types and _draws(func):
+                return Drawn()
             if make is None:
                 return func(*args, **told)
             if told.get("out") is not None:
@@ -239,6 +242,17 @@ def _mode() -> type[Any]:
             return make(*args, **{n: o for n, o in told.items() if n not in _SILENT})
 
     return TracedConstructors
+
+
+@cache
+def _draws(function: Any) -> bool:
+    """Whether a function of PyTorch's that makes tensors has random numbers."""
+    import torch
+
+    known: Any = getattr(torch.ops.aten, getattr(function, "__name__", ""), None)
+    overloads = known.overloads() if hasattr(known, "overloads") else ()
+    random = torch.Tag.nondeterministic_seeded
+    return any(random in getattr(known, name).tags for name in overloads)
 
 
 _SILENT = (
