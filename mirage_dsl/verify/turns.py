@@ -106,7 +106,7 @@ class _Positions:
 
     def _along(self, dim: str, base: Point) -> NDArray[np.float64]:
         """The values along one dim, at a point's indices of the others."""
-        at = {**{name: np.array([i]) for name, i in base.items()}}
+        at = {name: np.array([i]) for name, i in base.items()}
         at[dim] = np.arange(self.extents[dim])
         given: list[Input] = []
         arrays: list[NDArray[np.int64]] = []
