@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from mirage_dsl.api.block_builder import ThreadblockGraph, power_of_two
-from mirage_dsl.api.kernel import BoundKernel, Options, check_options
+from mirage_dsl.api.kernel import BoundKernel, Options, checked_options
 from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import (
     SearchError,
@@ -521,7 +521,7 @@ class Graph(GraphBuilder):
         if not (use_cached_graphs and use_graph_dataset):
             _add(options, "use_cache", False, "use_cached_graphs")
         _add(options, "progress", _told if verbose else None, "verbose")
-        check_options("superoptimize", options)
+        options = checked_options("superoptimize", options)
         options |= {"effort": effort, "budget_seconds": budget_seconds}
         bound = self._bound(Options(backend=name))
         found = _resumed(previous_checkpoint, bound.search, options, bound.program)
@@ -859,7 +859,7 @@ def superoptimize(
     _add(options, "constraints", limits, "griddims and the other limits")
     if all:
         return _every(program, previous_checkpoint, options)
-    check_options("superoptimize", options)
+    options = checked_options("superoptimize", options)
     search = partial(run, program)
     result, known = _resumed(previous_checkpoint, search, options, program)
     found = Mugraphs(**{f.name: getattr(result, f.name) for f in fields(result)})
@@ -880,14 +880,14 @@ def _every(
     Raises:
         UnsupportedError: An argument means nothing where all are listed.
     """
-    from mirage_dsl.core.hardware import DEFAULT
+    from mirage_dsl.core.hardware import DEFAULT, row_given
     from mirage_dsl.search.driver import every_mugraph
 
     unknown = {n: v for n, v in options.items() if n not in LISTED}
     if previous is not None:
         unknown["previous_checkpoint"] = previous
     _refuse_unknown("superoptimize with all=True", unknown, ", ".join(LISTED))
-    options.setdefault("hardware", DEFAULT)
+    options["hardware"] = row_given(options.get("hardware", DEFAULT))
     options.setdefault("max_kernels", 2)
     return every_mugraph(program, **options)
 

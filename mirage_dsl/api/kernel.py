@@ -135,14 +135,17 @@ class Options:
     backend: str = DEFAULT_BACKEND
 
 
-def check_options(what: str, given: Collection[str]) -> None:
-    """Refuse arguments that `superoptimize` does not take.
+def checked_options(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `superoptimize`, with the row of a GPU for its name.
 
     Raises:
-        UnsupportedError: There is one; it is named.
+        UnsupportedError: It does not take one of them, which is named.
+        SearchError: There is no such GPU.
     """
-    if not given:
-        return
+    options = dict(given)
+    if not options:
+        return options
+    from mirage_dsl.core.hardware import row_given
     from mirage_dsl.store.superoptimize import superoptimize
 
     program, *known = inspect.signature(superoptimize).parameters
@@ -153,6 +156,9 @@ def check_options(what: str, given: Collection[str]) -> None:
             f"beside the {program}; expected some of {', '.join(known)}",
             user_location(),
         )
+    if "hardware" in options:
+        options["hardware"] = row_given(options["hardware"])
+    return options
 
 
 @public_methods("bound kernel")
@@ -182,7 +188,8 @@ class BoundKernel:
         self._searched = False
         self._executables: Executables | None = None
         self._shapes = known_shapes(specs)
-        self._hardware: Hardware | None = options.config.get("hardware")
+        config = checked_options("config", options.config)
+        self._hardware: Hardware | None = config.get("hardware")
 
     @property
     def _backend(self) -> Backend:
@@ -268,9 +275,8 @@ class BoundKernel:
         from mirage_dsl.store.superoptimize import superoptimize
         from mirage_dsl.tune.tuner import has_gpu, search_seconds, tuned
 
-        check_options("search", config)
+        config = checked_options("search", {**self._options.config, **config})
         effort = effort or self._options.effort or EFFORT.get()
-        config = {**self._options.config, **config}
         if has_gpu():
             _refuse_in_capture(self.program.name)
             config.setdefault("hardware", _hardware_here())
@@ -1421,4 +1427,4 @@ def _check_settings(
             f"budget_seconds={budget_seconds!r}; expected a number of seconds above 0",
             user_location(),
         )
-    check_options("config", config)
+    checked_options("config", config)

@@ -517,6 +517,22 @@ def hardware_named(name: str, rows: Iterable[Hardware] = HARDWARE) -> Hardware:
     raise SearchError(f"unknown hardware {name!r}; known are {known}")
 
 
+def row_given(given: object) -> Hardware:
+    """A row, or the one that a user has named.
+
+    Raises:
+        SearchError: There is none of that name, or it is neither.
+    """
+    if isinstance(given, Hardware):
+        return given
+    if isinstance(given, str):
+        return hardware_named(given)
+    known = ", ".join(repr(h.name) for h in HARDWARE)
+    raise SearchError(
+        f"hardware={given!r}; expected one of {known}, or a row of hardware.HARDWARE"
+    )
+
+
 def _words(name: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", name.lower()))
 

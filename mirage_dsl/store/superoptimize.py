@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_dsl.core.errors import CacheError, SearchError
 from mirage_dsl.core.files import typed
-from mirage_dsl.core.hardware import DEFAULT, Hardware
+from mirage_dsl.core.hardware import DEFAULT, Hardware, row_given
 from mirage_dsl.core.settings import (
     ASSERT_CACHE_HIT,
     BUDGET_SECONDS,
@@ -373,7 +373,7 @@ def superoptimize(
     max_kernels: int | None = 2,
     use_cache: bool = True,
     constraints: Constraints | None = None,
-    hardware: Hardware = DEFAULT,
+    hardware: Hardware | str = DEFAULT,
     executor: Executor | None = None,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
@@ -392,7 +392,8 @@ def superoptimize(
             over the grid; None without a limit.
         use_cache: Look in the cache first, and store what is found.
         constraints: Restrictions on grids, maps, loops and blocks.
-        hardware: The GPU to estimate for; `hardware.DEFAULT` unless it is given.
+        hardware: The GPU to estimate for, or its name, as "H100"; `hardware.DEFAULT`
+            unless it is given.
         executor: Where the search runs, as in a process of a pool; without progress
             and checkpoint.  A program that is too long for one search is searched here,
             its segments there.  What a lost worker had is searched again.
@@ -443,7 +444,7 @@ def prepare(
     max_kernels: int | None = 2,
     use_cache: bool = True,
     constraints: Constraints | None = None,
-    hardware: Hardware = DEFAULT,
+    hardware: Hardware | str = DEFAULT,
     seed: int = 0,
 ) -> Job:
     """What `superoptimize` has to do, from its arguments and the settings.
@@ -468,7 +469,9 @@ def prepare(
     count, seconds = _EFFORT.get(effort, (0, 0.0))
     budget = budget_seconds or BUDGET_SECONDS.get() or seconds
     request = _Request(
-        count, budget, max_kernels, seed, constraints or Constraints(), hardware
+        *(count, budget, max_kernels, seed),
+        constraints or Constraints(),
+        row_given(hardware),
     )
     return Job(program, request, use_cache)
 

@@ -44,6 +44,7 @@ from mirage_dsl.core.hardware import (
     guessed,
     hardware_named,
     known_row,
+    row_given,
     with_figures,
 )
 from mirage_dsl.cost.estimate import estimate
@@ -444,6 +445,14 @@ def test_known_devices_get_their_rows_without_a_word(
     assert hardware_named("nvidia a100-sxm4-80gb") is A100
     with pytest.raises(SearchError, match="known are H100, H200, A100"):
         hardware_named("NVIDIA GH200 480GB")
+
+
+def test_a_user_gives_a_row_or_its_name() -> None:
+    assert row_given(H100) is row_given("h100") is H100
+    with pytest.raises(SearchError, match="known are H100"):
+        row_given("Q7")
+    with pytest.raises(SearchError, match="hardware=90; expected one of 'H100'"):
+        row_given(90)
 
 
 def test_what_pytorch_tells_becomes_properties(monkeypatch: pytest.MonkeyPatch) -> None:
