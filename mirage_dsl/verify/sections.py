@@ -95,11 +95,22 @@ class Section:
         """Whether both sides are the same."""
         if self.candidate.nodes or self.program.nodes:
             return self.digests[0] == self.digests[1]
-        places = [
-            [[i.name for i in graph.given].index(r.value) for r in graph.returns]
-            for graph in (self.candidate, self.program)
-        ]
-        return places[0] == places[1]
+        return _returned(self.candidate) == _returned(self.program)
+
+
+def _returned(graph: KernelGraph) -> list[tuple[int, list[int]]]:
+    """What a graph that computes nothing returns of its inputs.
+
+    Of each output the number of the input and the order in which it has the input's
+    dims: empty where they lie as they do there, which may be one dim for several.
+    """
+    given = {i.name: (at, i.type.names) for at, i in enumerate(graph.given)}
+    found: list[tuple[int, list[int]]] = []
+    for output in graph.returns:
+        at, names = given[output.value]
+        order = [names.index(name) for name in output.type.names]
+        found.append((at, [] if order == sorted(order) else order))
+    return found
 
 
 def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section] | None:

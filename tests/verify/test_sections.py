@@ -305,6 +305,22 @@ mugraph views(x: f32[m, k], w: f32[n, k]) -> f32[m, n] where m = 8, k = 16, n = 
     assert len(section.program.nodes) == 1
 
 
+TURNED: dict[str, Layer] = {
+    "a sort": lambda x: torch.sort(x, 1).values,
+    "a convolution": lambda x: torch.conv2d(x[None, None], x[None, None], padding=2),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_a_result_with_its_axes_exchanged_is_another_one(name: str) -> None:
+    """Nothing is computed behind the call, so that its result alone is compared."""
+    function, x = TURNED[name], mirage.spec((5, 5), "float32")
+    right = mirage.kernel(lambda x: function(x)).trace(x)
+    turned = mirage.kernel(lambda x: function(x).mT).trace(x)
+    assert not verify(turned, right).equivalent
+    assert verify(right, right).equivalent
+
+
 def test_what_cannot_be_cut_cannot_be_mended() -> None:
     assert mended(in_blocks(last=3), PROGRAM, is_right) is None
 
