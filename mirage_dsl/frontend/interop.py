@@ -44,6 +44,11 @@ from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.functions import is_condition
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.layers import RECURRENT, WINDOWS, im2col
+from mirage_dsl.frontend.linear_algebra import (
+    LINEAR_ALGEBRA,
+    NUMPYS_LINEAR_ALGEBRA,
+    norm_of,
+)
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.places import OF_PLACES, PLACING, index_add
 from mirage_dsl.frontend.rearranging import (
@@ -383,6 +388,7 @@ _TORCH: dict[str, Function] = {
     **OF_PYTORCH,
     **PYTORCHS_MATRICES,
     **MEASURES,
+    **LINEAR_ALGEBRA,
     **PLACING,
     **TRIANGLES,
     **{name: _converting(dtype) for name, dtype in _CONVERTING.items()},
@@ -463,7 +469,7 @@ def _numpy_transpose(x: Any, axes: Any = None) -> Any:
 def _numpy_norm(
     x: Any, order: Any = None, axis: Any = None, keepdims: bool = False
 ) -> Any:
-    return c.norm_of("np.linalg.norm", x, order, axis, keepdims)
+    return norm_of("np.linalg.norm", x, order, axis, keepdims)
 
 
 def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
@@ -476,6 +482,7 @@ _NUMPY: dict[str, Function] = {
     **_COMMON,
     **TRIANGLES,
     **NUMPYS_MATRICES,
+    **NUMPYS_LINEAR_ALGEBRA,
     **OF_NUMPY,
     **NUMPY_SELECTIONS,
     **NUMPY_CONSTRUCTORS,

@@ -24,6 +24,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import arange, positions
 from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, complement
 from mirage_dsl.frontend.layers import LOSSES, multi_head_attention_forward
+from mirage_dsl.frontend.linear_algebra import norm_of
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import (
     SymbolicSize,
@@ -245,7 +246,7 @@ def linalg_norm(
 ) -> Any:
     """A norm of vectors, or of matrices where there are two axes and an order."""
     x = x if dtype is None else f.to(x, dtype)
-    return c.norm_of("torch.linalg.norm", x, ord, dim, keepdim)
+    return norm_of("torch.linalg.norm", x, ord, dim, keepdim)
 
 
 def matrix_norm(
@@ -258,7 +259,7 @@ def matrix_norm(
 ) -> Any:
     """A norm of matrices."""
     x = x if dtype is None else f.to(x, dtype)
-    return c.norm_of("torch.linalg.matrix_norm", x, ord, dim, keepdim)
+    return norm_of("torch.linalg.matrix_norm", x, ord, dim, keepdim)
 
 
 def norm(

@@ -626,6 +626,12 @@ def _of_steps(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
     return (*made, found[2])
 
 
+def _each_column(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
+    """An operation for each element of a matrix and each of its columns."""
+    del numbers, result
+    return math.prod(shapes[0]) * shapes[0][-1]
+
+
 _POOLED = 40.0
 """What PyTorch's pooling spends on an element of a window, and more than memory takes:
 an H100 gets through 0.6 to 0.84 of 10**12 a second, of one to three axes."""
@@ -781,6 +787,68 @@ library(
     work=_each_element,
     flops=_SPECIAL,
 )
+
+# Inverses and factors of batches of matrices, the last two of three axes, with how many
+# operations each column costs each element, about.
+
+for _call, _results, _numbers, _flops in (
+    ("inv({0})", {"inv": ""}, (), 2.0),
+    ("det({0})", {"det": ""}, (), 0.7),
+    (
+        "slogdet({0})",
+        {"slogdet_sign": ".sign", "slogdet": ".logabsdet"},
+        (),
+        0.7,
+    ),
+    ("cholesky({0}, upper=bool({upper[0]}))", {"cholesky": ""}, ("upper",), 0.3),
+    (
+        "qr({0}, ('reduced', 'complete')[{whole[0]}])",
+        {"qr_q": ".Q", "qr_r": ".R"},
+        ("whole",),
+        4.0,
+    ),
+    (
+        "svd({0}, bool({whole[0]}))",
+        {"svd_u": ".U", "svd_s": ".S", "svd_v": ".Vh"},
+        ("whole",),
+        16.0,
+    ),
+    ("svdvals({0})", {"svdvals": ""}, (), 8.0),
+    (
+        "eigh({0}, 'LU'[{upper[0]}])",
+        {"eigh": ".eigenvalues", "eigh_vectors": ".eigenvectors"},
+        ("upper",),
+        9.0,
+    ),
+    ("eigvalsh({0}, 'LU'[{upper[0]}])", {"eigvalsh": ""}, ("upper",), 4.0),
+    ("matrix_exp({0})", {"matrix_exp": ""}, (), 16.0),
+):
+    for _name, _part in _results.items():
+        library(
+            _name,
+            f"torch.linalg.{_call}",
+            *_numbers,
+            work=_each_column,
+            flops=_flops,
+            part=_part,
+        )
+for _name, _call, _numbers in (
+    ("solve", "solve({0}, {1})", ()),
+    (
+        "solve_triangular",
+        "solve_triangular({0}, {1}, upper=bool({upper[0]}), left=bool({left[0]}), "
+        "unitriangular=bool({ones[0]}))",
+        ("upper", "left", "ones"),
+    ),
+):
+    library(
+        _name,
+        f"torch.linalg.{_call}",
+        *_numbers,
+        arity=2,
+        work=_each_column,
+        flops=2.0,
+    )
 
 # Elements summed at indices along the second of three axes: elements and indices.
 

@@ -1,0 +1,438 @@
+"""Inverses, determinants, solutions and factors of matrices.
+
+PyTorch's kernels compute them, and what is before and behind them is searched.  Their
+last two axes are of matrices, all before them of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mirage_dsl.core.errors import (
+    CheckError,
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
+from mirage_dsl.core.types import f32, f64
+from mirage_dsl.frontend import composites as c
+from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.constructors import positions
+from mirage_dsl.frontend.functions import as_tensor
+from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
+from mirage_dsl.frontend.recorder import integer, normal_axes
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.ops.table import OPERATORS
+
+# -- Library operators -----------------------------------------------------------------
+
+
+def _matrices(what: str, x: Any, *, square: bool = False) -> Tensor:
+    """The tensor, whose last two axes are of matrices.
+
+    Raises:
+        ShapeError: It has fewer axes, or its matrices are not square.
+        DTypeError: It is of no dtype that PyTorch has such functions of.
+    """
+    x = as_tensor(what, x)
+    if x.handle.value.dtype not in (f32, f64):
+        raise DTypeError(
+            f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64 "
+            "alone: convert first, as with .float()",
+            user_location(),
+        )
+    ends = x.handle.shape[-2:]
+    if x.ndim < 2 or (square and None not in ends and ends[0] != ends[1]):
+        raise ShapeError(
+            f"{what} of {shape_text(x.handle)}; expected "
+            f"{'square ' if square else ''}matrices as the last two axes",
+            user_location(),
+        )
+    return x
+
+
+def _batch(x: Tensor) -> tuple[Handle, tuple[DimVars, ...]]:
+    """All axes but the last two as one, and what they were."""
+    whole = x.recorder.spread(x.handle)
+    lead = whole.axes[:-2]
+    return Handle(whole.value, (vars_of(lead), *whole.axes[-2:])), lead
+
+
+def _called(
+    name: str, *operands: Tensor, columns: bool = False, **numbers: int | bool
+) -> Tensor:
+    """A library operator's result.
+
+    Args:
+        name: Of its row.
+        operands: Batches of matrices, of as many each.
+        columns: Whether the result's last axis is that of the last operand.
+        numbers: Its attributes that are integers.
+    """
+    recorder = operands[0].recorder
+    batches = [_batch(x) for x in operands]
+    (first, lead), (last, _) = batches[0], batches[-1]
+    kept = {0: first.axes[0], **({2: last.axes[2]} if columns else {})}
+    given = {key: (int(value),) for key, value in numbers.items()}
+    try:
+        made = recorder.library(OPERATORS[name], [b for b, _ in batches], given, kept)
+    except CheckError as error:
+        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    found = Handle(made.value, (*lead, *made.axes[1:]))
+    return Tensor.made(recorder, found, operands)
+
+
+def _of_square(row: str, what: str) -> Callable[[Any], Any]:
+    """A function of square matrices, which has a row of its own."""
+
+    def function(A: Any) -> Any:  # noqa: N803
+        return _called(row, _matrices(what, A, square=True))
+
+    return function
+
+
+# -- Inverses and determinants ---------------------------------------------------------
+
+inv = _of_square("inv", "inv")
+det = _of_square("det", "det")
+matrix_exp = _of_square("matrix_exp", "matrix_exp")
+
+
+class Slogdet(NamedTuple):
+    """PyTorch's pair of a determinant's sign and the logarithm of its size."""
+
+    sign: Any
+    logabsdet: Any
+
+
+def slogdet(A: Any) -> Slogdet:  # noqa: N803
+    """The sign of determinants, and the logarithms of their sizes."""
+    x = _matrices("slogdet", A, square=True)
+    return Slogdet(_called("slogdet_sign", x), _called("slogdet", x))
+
+
+def logdet(input: Any) -> Any:
+    """The logarithms of determinants, NaN of negative ones."""
+    sign, size = slogdet(input)
+    return f.log(sign) + size
+
+
+def pinv(
+    A: Any,  # noqa: N803
+    rcond: Any = None,
+    *,
+    atol: Any = None,
+    rtol: Any = None,
+    hermitian: bool = False,
+) -> Any:
+    """Pseudo-inverses, by singular values that are not too small."""
+    x, rtol = _matrices("pinv", A, square=hermitian), rcond if rtol is None else rtol
+    left, values, right = svd(x, full_matrices=False)
+    counts = f.greater(values, _limit(x, values, atol, rtol))
+    inverse = f.where(counts, 1 / f.where(counts, values, 1.0), 0.0)
+    scaled = f.swapaxes(right, -1, -2) * f.expand_dims(inverse, -2)
+    return f.matmul(scaled, f.swapaxes(left, -1, -2))
+
+
+def _pinverse(input: Any, rcond: Any = 1e-15) -> Any:
+    return pinv(input, rcond)
+
+
+def _limit(x: Tensor, values: Any, atol: Any, rtol: Any) -> Any:
+    """Up to which size singular values are too small, as PyTorch's defaults are."""
+    if rtol is None:
+        most = max(int(extent) for extent in x.shape[-2:])
+        rtol = most * x.handle.value.dtype.epsilon if atol is None else 0.0
+    largest = f.max(values, -1, keepdims=True)
+    return f.maximum(largest * rtol, 0.0 if atol is None else atol)
+
+
+def matrix_power(A: Any, n: int) -> Any:  # noqa: N803
+    """Products of so many times the same matrix, of its inverse if n is negative."""
+    x: Any = _matrices("matrix_power", A, square=True)
+    left = integer(n, "n")
+    if left < 0:
+        x, left = inv(x), -left
+    found: Any = None
+    while left:
+        if left % 2:
+            found = x if found is None else f.matmul(found, x)
+        left //= 2
+        x = f.matmul(x, x) if left else x
+    return _one(x) if found is None else found
+
+
+def _one(x: Tensor) -> Any:
+    """The unit matrix as often as there are matrices."""
+    places = (positions(x, axis) for axis in (-2, -1))
+    return f.expand(f.to(f.equal(*places), x), *x.shape)
+
+
+# -- Solutions -------------------------------------------------------------------------
+
+
+class _System(NamedTuple):
+    """Matrices and right sides of as many batches, which may stand for vectors."""
+
+    matrices: Tensor
+    sides: Tensor
+    vectors: bool
+
+    def found(self, x: Tensor) -> Any:
+        return f.squeeze(x, -1) if self.vectors else x
+
+
+def _system(what: str, a: Any, b: Any, *, vectors: bool) -> _System:
+    """A system of equations.
+
+    Args:
+        what: What solves it.
+        a: Matrices.
+        b: Right sides; a vector for each matrix where it has their shape without one
+            axis, if `vectors`.
+        vectors: See there.
+    """
+    a, b = _matrices(what, a), as_tensor(what, b)
+    shape = tuple(a.shape)
+    single = vectors and (b.ndim == 1 or tuple(b.shape) == shape[:-1])
+    b = _matrices(what, f.expand_dims(b, -1) if single else b)
+    if a.handle.value.dtype != b.handle.value.dtype:
+        raise DTypeError(
+            f"{what} of {a.handle.value.dtype} and {b.handle.value.dtype}; expected "
+            "one dtype",
+            user_location(),
+        )
+    return _System(*_as_many(what, a, b), single)
+
+
+def _as_many(what: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, expanded to as many matrices each."""
+    leads = tuple(a.shape)[:-2], tuple(b.shape)[:-2]
+    if leads[0] == leads[1]:
+        return a, b
+    try:
+        lead = np.broadcast_shapes(*leads)
+    except ValueError:
+        raise ShapeError(
+            f"{what} of {shape_text(a.handle)} and {shape_text(b.handle)}, whose axes "
+            "before the last two do not broadcast",
+            user_location(),
+        ) from None
+    return (
+        f.expand(a, *lead, *tuple(a.shape)[-2:]),
+        f.expand(b, *lead, *tuple(b.shape)[-2:]),
+    )
+
+
+def solve(A: Any, B: Any, *, left: bool = True) -> Any:  # noqa: N803
+    """The X of A X = B, or of X A = B if `left` is False."""
+    if not left:
+        return f.swapaxes(solve(f.swapaxes(A, -1, -2), f.swapaxes(B, -1, -2)), -1, -2)
+    system = _system("solve", A, B, vectors=True)
+    _matrices("solve", system.matrices, square=True)
+    return system.found(_called("solve", system.matrices, system.sides, columns=True))
+
+
+def solve_triangular(
+    A: Any,  # noqa: N803
+    B: Any,  # noqa: N803
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+) -> Any:
+    """The same for a triangle of A, by substitution."""
+    system = _system("solve_triangular", A, B, vectors=False)
+    numbers = {"upper": upper, "left": left, "ones": unitriangular}
+    operands = system.matrices, system.sides
+    return _called("solve_triangular", *operands, columns=True, **numbers)
+
+
+def cholesky_solve(input: Any, L: Any, upper: bool = False) -> Any:  # noqa: N803
+    """The X of A X = B, of which the right sides come first, by the factor L of A."""
+    other = f.swapaxes(L, -1, -2)
+    lower, higher = (other, L) if upper else (L, other)
+    half = solve_triangular(lower, input, upper=False)
+    return solve_triangular(higher, half, upper=True)
+
+
+def cholesky_inverse(L: Any, upper: bool = False) -> Any:  # noqa: N803
+    """The inverse of the matrix of which L is a factor."""
+    x = _matrices("cholesky_inverse", L, square=True)
+    return cholesky_solve(_one(x), x, upper)
+
+
+# -- Factors ---------------------------------------------------------------------------
+
+
+def cholesky(A: Any, upper: bool = False) -> Any:  # noqa: N803
+    """The triangular factor of positive definite matrices."""
+    x = _matrices("cholesky", A, square=True)
+    return _called("cholesky", x, upper=upper)
+
+
+class QR(NamedTuple):
+    """PyTorch's pair of an orthogonal and a triangular factor."""
+
+    Q: Any
+    R: Any
+
+
+def qr(A: Any, mode: str = "reduced") -> QR:  # noqa: N803
+    """An orthogonal and a triangular factor.
+
+    Raises:
+        UnsupportedError: The mode has another name.
+    """
+    if mode not in ("reduced", "complete"):
+        raise UnsupportedError(
+            f"qr with mode={mode!r}; expected 'reduced' or 'complete', of which take R",
+            user_location(),
+        )
+    x, whole = _matrices("qr", A), mode == "complete"
+    return QR(_called("qr_q", x, whole=whole), _called("qr_r", x, whole=whole))
+
+
+class SVD(NamedTuple):
+    """PyTorch's singular vectors and values."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+def svd(
+    A: Any,  # noqa: N803
+    full_matrices: bool = True,
+    *,
+    driver: Any = None,
+) -> SVD:
+    """Singular values, and vectors on either side."""
+    del driver
+    x = _matrices("svd", A)
+    names = ("svd_u", "svd_s", "svd_v")
+    return SVD(*(_called(name, x, whole=full_matrices) for name in names))
+
+
+def svdvals(A: Any, *, driver: Any = None) -> Any:  # noqa: N803
+    """Singular values, the largest first."""
+    del driver
+    return _called("svdvals", _matrices("svdvals", A))
+
+
+class Eigen(NamedTuple):
+    """PyTorch's pair of eigenvalues and eigenvectors."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+def eigh(A: Any, UPLO: str = "L") -> Eigen:  # noqa: N803
+    """Eigenvalues and eigenvectors of symmetric matrices, of one triangle."""
+    x, upper = _matrices("eigh", A, square=True), UPLO.upper() == "U"
+    return Eigen(
+        _called("eigh", x, upper=upper), _called("eigh_vectors", x, upper=upper)
+    )
+
+
+def eigvalsh(A: Any, UPLO: str = "L") -> Any:  # noqa: N803
+    """The eigenvalues of the same."""
+    x = _matrices("eigvalsh", A, square=True)
+    return _called("eigvalsh", x, upper=UPLO.upper() == "U")
+
+
+# -- Of singular values ----------------------------------------------------------------
+
+
+def matrix_rank(
+    A: Any,  # noqa: N803
+    *,
+    atol: Any = None,
+    rtol: Any = None,
+    hermitian: bool = False,
+) -> Any:
+    """How many singular values are above a limit."""
+    del hermitian
+    x = _matrices("matrix_rank", A)
+    values = svdvals(x)
+    return f.sum(f.greater(values, _limit(x, values, atol, rtol)), -1)
+
+
+def cond(A: Any, p: Any = None) -> Any:  # noqa: N803
+    """By how much a solution is less exact than the right side, in some norm."""
+    if p in (None, 2, -2):
+        values = svdvals(A)
+        ends = values[..., 0], values[..., -1]
+        return ends[1] / ends[0] if p == -2 else ends[0] / ends[1]
+    norms = (norm_of("cond", x, p, (-2, -1), False) for x in (A, inv(A)))
+    return f.mul(*norms)
+
+
+_OF_VALUES: Mapping[Any, Callable[..., Any]] = {2: f.max, -2: f.min, "nuc": f.sum}
+"""What a norm makes of singular values, by its order."""
+
+
+def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
+    """As `composites.norm_of`, and norms of matrices by singular values."""
+    axes = normal_axes(axis, x.ndim, what)
+    if len(axes) != 2 or order not in _OF_VALUES:
+        return c.norm_of(what, x, order, axis, keepdims)
+    rest = [at for at in range(x.ndim) if at not in axes]
+    values = svdvals(f.permute(x, [*rest, *axes]))
+    found = _OF_VALUES[order](values, -1)
+    for at in sorted(axes) if keepdims else ():
+        found = f.expand_dims(found, at)
+    return found
+
+
+# -- Names -----------------------------------------------------------------------------
+
+_OF_LINALG: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        *(cholesky, cond, eigh, eigvalsh, matrix_power, matrix_rank, pinv, qr, slogdet),
+        *(solve, solve_triangular, svd, svdvals),
+    )
+} | {"det": det, "inv": inv, "matrix_exp": matrix_exp}
+"""By the names that `torch.linalg` has."""
+
+LINEAR_ALGEBRA: Mapping[str, Callable[..., Any]] = {
+    **{f"linalg_{name}": function for name, function in _OF_LINALG.items()},
+    "cholesky": cholesky,
+    "cholesky_inverse": cholesky_inverse,
+    "cholesky_solve": cholesky_solve,
+    "det": det,
+    "inverse": inv,
+    "logdet": logdet,
+    "matrix_exp": matrix_exp,
+    "matrix_power": matrix_power,
+    "pinverse": _pinverse,
+    "slogdet": slogdet,
+}
+"""By PyTorch's names."""
+
+
+def _numpy_solve(a: Any, b: Any) -> Any:
+    """NumPy's: right sides are a vector only where they have a single axis."""
+    while 1 < b.ndim < a.ndim:
+        b = f.expand_dims(b, 0)
+    return solve(a, b)
+
+
+NUMPYS_LINEAR_ALGEBRA: Mapping[str, Callable[..., Any]] = {
+    **{
+        function.__name__: function
+        for function in (
+            *(cholesky, cond, eigh, eigvalsh, matrix_power, pinv, qr, slogdet, svd),
+            svdvals,
+        )
+    },
+    "det": det,
+    "inv": inv,
+    "solve": _numpy_solve,
+}
+"""By NumPy's names."""
