@@ -25,6 +25,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import DType, f16, f32, f64, promote
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.elementary import ELEMENTARY
+from mirage_dsl.frontend.fourier import FOURIER
 from mirage_dsl.frontend.functions import NoTensor, as_tensor
 from mirage_dsl.frontend.memory import link
 from mirage_dsl.frontend.program import shape_text
@@ -331,14 +332,6 @@ def _joined(real: Any, imag: Any) -> Complex:
     return Complex(*parts)
 
 
-COMPLEX_OF_REAL: Mapping[str, Callable[..., Any]] = {
-    "complex": complex_of,
-    "polar": polar,
-    "view_as_complex": view_as_complex,
-}
-"""By PyTorch's names."""
-
-
 # -- What is computed of them ----------------------------------------------------------
 
 
@@ -442,12 +435,32 @@ def _answer(name: str) -> Callable[..., Any]:
     return calling
 
 
+def _transform(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A Fourier transform, of which one part or both are the result."""
+
+    def calling(input: Any, *args: Any, **kwargs: Any) -> Any:
+        found = function(_parts_of(input), *args, **kwargs)
+        return found if isinstance(found, Tensor) else Complex(found[0], found[1])
+
+    return calling
+
+
+_FOURIER = {name: _transform(function) for name, function in FOURIER.items()}
+COMPLEX_OF_REAL: Mapping[str, Callable[..., Any]] = {
+    **_FOURIER,
+    "complex": complex_of,
+    "polar": polar,
+    "view_as_complex": view_as_complex,
+}
+"""By PyTorch's names."""
+
 _LINEAR = (
     "chunk clone contiguous cumsum detach expand flatten flip gather index_select mean "
     "movedim narrow permute repeat repeat_interleave reshape roll select split squeeze "
     "sum swapaxes swapdims t transpose unbind unflatten unsqueeze view"
 )
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **_FOURIER,
     **{name: _on_parts(name) for name in _LINEAR.split()},
     "add": _sum,
     **dict.fromkeys(("sub", "subtract"), _difference),

@@ -2,7 +2,7 @@
 
 What is repeated along an axis is an axis that the value has not, as after `expand`.
 Few elements in reverse order, and windows that overlap, are slices one by one; many
-elements are reversed by PyTorch.
+elements are reversed by PyTorch, and of many windows elements are gathered.
 
 PyTorch's functions that sort, or select along an axis, are library operators, which see
 three axes: all before that axis, it, all behind.  Those with two results, values and
@@ -27,6 +27,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import Scalar, boolean, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_operand, as_tensor
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
@@ -44,6 +45,9 @@ from mirage_dsl.ops.table import OPERATORS
 
 MOST_SLICES = 64
 """Slices that stand one by one."""
+
+_FEW_SLICES = 8
+"""Windows that are joined of slices: of more a search has too many nodes to join."""
 
 
 def repeat(x: Any, *counts: Any) -> Any:
@@ -283,10 +287,11 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
         grouped = _cut(x, at, 0, count * size).viewed(Grouped(at, size))
         order = [i for i in range(grouped.ndim) if i != at + 1]
         return f.permute(grouped, *order, at + 1)
-    if count > size:
+    if min(count, size) > _FEW_SLICES:
+        found = _gathered_windows(x, at, count, size, step)
+    elif count > size:
         found = windows_along(x, at, size, step).clone()
     else:
-        _few(count, "unfold in windows that do not stand side by side")
         windows = [_cut(x, at, i * step, i * step + size) for i in range(count)]
         found = f.stack(windows, at)
         order = [i for i in range(found.ndim) if i != at + 1]
@@ -294,6 +299,14 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
     # A view in PyTorch: after a write to one of both the other is in doubt.
     link(x.memory, found.memory)
     return found
+
+
+def _gathered_windows(x: Tensor, axis: int, count: int, size: int, step: int) -> Any:
+    """Windows whose elements are taken at positions that are computed."""
+    starts = f.expand_dims(arange(count) * step, 1)
+    found = f.index_select(x, axis, starts + arange(size))
+    order = [i for i in range(found.ndim) if i != axis + 1]
+    return f.permute(found, *order, axis + 1)
 
 
 def windows_along(x: Any, axis: int, size: int, step: int, dilation: int = 1) -> Any:

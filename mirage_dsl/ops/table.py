@@ -850,6 +850,29 @@ for _name, _call, _numbers in (
         flops=2.0,
     )
 
+# Fourier transforms of so many elements along the second of three axes, of real tensors
+# and of pairs of them; results are pairs of parts, each a row, or real.
+
+
+def _each_halving(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
+    """An operation for each element and each time that the axis can be halved."""
+    del shapes
+    return math.prod(result) * math.log2(max(2, *numbers["n"]))
+
+
+for _name, _arity in (("fft", 2), ("ifft", 2), ("rfft", 1), ("irfft", 2)):
+    _operand = "torch.complex({0}, {1})" if _arity == 2 else "{0}"
+    for _part in ("",) if _name == "irfft" else ("real", "imag"):
+        library(
+            f"{_name}_{_part}" if _part else _name,
+            f"torch.fft.{_name}({_operand}, {{n[0]}}, 1)",
+            "n",
+            arity=_arity,
+            work=_each_halving,
+            flops=5.0,
+            part=f".{_part}" if _part else "",
+        )
+
 # Elements summed at indices along the second of three axes: elements and indices.
 
 for _name, _call in (("index_sum", "index_add"), ("scatter_sum", "scatter_add")):

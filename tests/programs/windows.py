@@ -23,11 +23,16 @@ class Program:
 
     function: Function
     shapes: tuple[tuple[int, ...], ...]
+    definite: bool = False
+    """Whether they are positive definite matrices."""
 
     def inputs(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
         """Normal ones."""
         generator = torch.Generator().manual_seed(seed)
-        return [torch.randn(s, generator=generator).to(dtype) for s in self.shapes]
+        found = [torch.randn(s, generator=generator).to(dtype) for s in self.shapes]
+        return (
+            [x @ x.mT + torch.eye(len(x.mT)) for x in found] if self.definite else found
+        )
 
     @property
     def traced(self) -> KernelGraph:
@@ -52,6 +57,58 @@ def _recurrent(name: str, gates: int, states: int, result: int) -> Program:
     return _program(function, (5, 2, 3), *[(2, 2, 4)] * states, *sides, *sides)
 
 
+_LINE, _PLANE, _SPACE = (2, 4, 11), (2, 4, 9, 10), (2, 4, 5, 6, 7)
+
+
+def _factor(call: str, part: int | None = None, *, definite: bool = False) -> Program:
+    """A function of `torch.linalg`, or one of its results, of a batch of matrices."""
+
+    def function(x: Tensor) -> Tensor:
+        found = getattr(torch.linalg, call)(x)
+        return found if part is None else found[part]
+
+    return Program(function, ((4, 4),) if definite else ((2, 4, 4),), definite)
+
+
+def _transform(call: str, part: str) -> Program:
+    """A part of a Fourier transform of two real tensors, or of one."""
+    transform = getattr(torch.fft, call)
+    if call == "rfft":
+        return _program(lambda x: getattr(transform(x, dim=1), part), _LINE)
+    complex = torch.complex
+    return _program(
+        lambda x, y: getattr(transform(complex(x, y), 12, 1), part), _LINE, _LINE
+    )
+
+
+_LINALG: Mapping[str, Program] = {
+    **{name: _factor(name) for name in ("inv", "det", "svdvals", "matrix_exp")},
+    "slogdet_sign": _factor("slogdet", 0),
+    "slogdet": _factor("slogdet", 1),
+    "cholesky": _factor("cholesky", definite=True),
+    "qr_q": _factor("qr", 0),
+    "qr_r": _factor("qr", 1),
+    **{name: _factor("svd", at) for at, name in enumerate(("svd_u", "svd_s", "svd_v"))},
+    "eigh": _factor("eigh", 0),
+    "eigh_vectors": _factor("eigh", 1),
+    "eigvalsh": _factor("eigvalsh"),
+    "solve": _program(lambda a, b: torch.linalg.solve(a, b), (2, 4, 4), (2, 4, 3)),
+    "solve_triangular": _program(
+        lambda a, b: torch.linalg.solve_triangular(a, b, upper=True),
+        *((2, 4, 4), (2, 4, 3)),
+    ),
+}
+_TRANSFORMS: Mapping[str, Program] = {
+    **{
+        f"{call}_{part}": _transform(call, part)
+        for call in ("fft", "ifft", "rfft")
+        for part in ("real", "imag")
+    },
+    "irfft": _program(
+        lambda x, y: torch.fft.irfft(torch.complex(x, y), 7, 1), _LINE, _LINE
+    ),
+}
+
 _RECURRENT = {
     "lstm": (4, 2, 0),
     "lstm_state": (4, 2, 1),
@@ -64,8 +121,6 @@ _RECURRENT = {
     "rnn_relu_state": (1, 1, 1),
 }
 """How many gates and states a layer has, and which of its results it is."""
-
-_LINE, _PLANE, _SPACE = (2, 4, 11), (2, 4, 9, 10), (2, 4, 5, 6, 7)
 
 _SAMPLED = {"bilinear": "zeros", "nearest": "border", "bicubic": "reflection"}
 """How planes are sampled, and what is outside of them."""
@@ -168,6 +223,8 @@ ROWS: Mapping[str, Program] = {
         lambda x: F.fold(x, (4, 5), (2, 3), 1, (1, 0), (2, 1)), (2, 12, 9)
     ),
     **{f"grid_sample_{mode}": _sampled(mode) for mode in _SAMPLED},
+    **_LINALG,
+    **_TRANSFORMS,
     **{name: _recurrent(name, *how) for name, how in _RECURRENT.items()},
 }
 """A program for each row, whose only operator is that."""

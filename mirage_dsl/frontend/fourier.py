@@ -1,0 +1,286 @@
+"""Fourier transforms, by PyTorch's kernels along one axis after the other.
+
+A complex tensor is a pair here, its real and its imaginary part, which is None of a
+real one, so that a transform is two operators of one call.  What is computed of its
+parts is searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mirage_dsl.core.errors import (
+    CheckError,
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
+from mirage_dsl.core.types import f32, f64
+from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.constructors import arange
+from mirage_dsl.frontend.functions import as_tensor, is_float
+from mirage_dsl.frontend.program import Handle, shape_text, vars_of
+from mirage_dsl.frontend.rearranging import pad, roll, unfold
+from mirage_dsl.frontend.recorder import integer, normal_axes, normal_axis
+from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.ops.table import OPERATORS
+
+Function = Callable[..., Any]
+
+Pair = tuple[Any, Any]
+"""A real and an imaginary part, which is None of a real tensor."""
+
+# -- Along one axis --------------------------------------------------------------------
+
+_FACTORS: Mapping[str, tuple[float, float]] = {
+    "backward": (0.0, 0.0),
+    "ortho": (-0.5, 0.5),
+    "forward": (-1.0, 1.0),
+}
+"""Powers of the number of elements by which transforms, and their inverses, are scaled.
+
+PyTorch's kernels scale as `backward` does.
+"""
+
+
+def _factor(norm: str | None, count: int, *, inverse: bool) -> float:
+    if norm not in (*_FACTORS, None):
+        raise UnsupportedError(
+            f"a Fourier transform with norm={norm!r}; expected one of "
+            f"{', '.join(map(repr, _FACTORS))}",
+            user_location(),
+        )
+    return float(count) ** _FACTORS[norm or "backward"][inverse]
+
+
+def _part(what: str, x: Any) -> Tensor:
+    """A part of a tensor, in a dtype that PyTorch transforms."""
+    x = as_tensor(what, x)
+    if not is_float(x):
+        x = f.to(x, x.recorder.origin.default_dtype() or f32)
+    if x.handle.value.dtype not in (f32, f64):
+        raise DTypeError(
+            f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64: "
+            "convert first, as with .float()",
+            user_location(),
+        )
+    return x
+
+
+def _parts(what: str, x: Pair) -> tuple[Tensor, Tensor]:
+    """Both parts of a tensor."""
+    real, imag = x
+    real = _part(what, real)
+    return real, real * 0.0 if imag is None else _part(what, imag)
+
+
+def _called(name: str, operands: Sequence[Tensor], axis: int, count: int) -> Tensor:
+    """A row's result along an axis, which gets another extent."""
+    recorder, axes = operands[0].recorder, operands[0].handle.axes
+    merged: list[Handle] = []
+    for x in operands:
+        whole = recorder.spread(x.handle)
+        lead, own, rest = _split(whole.axes, axis)
+        merged.append(Handle(whole.value, (vars_of(lead), own, vars_of(rest))))
+    kept = {0: merged[0].axes[0], 2: merged[0].axes[2]}
+    try:
+        made = recorder.library(OPERATORS[name], merged, {"n": (count,)}, kept)
+    except CheckError as error:
+        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    lead, _, rest = _split(axes, axis)
+    return Tensor.made(recorder, Handle(made.value, (*lead, made.axes[1], *rest)), ())
+
+
+def _split(axes: Any, axis: int) -> tuple[Any, Any, Any]:
+    return axes[:axis], axes[axis], axes[axis + 1 :]
+
+
+def _along(
+    name: str, parts: Sequence[Tensor], n: Any, dim: int, norm: str | None
+) -> Any:
+    """A transform along one axis.
+
+    Args:
+        name: PyTorch's.
+        parts: Of the tensor: one if it takes real tensors, else two.
+        n: How many elements count, with zeros behind those that there are.
+        dim: The axis.
+        norm: How it is scaled.
+    """
+    x, inverse = parts[0], "i" in name
+    at = normal_axis(dim, x.ndim, name)
+    there = integer(x.shape[at], "an extent")
+    default = 2 * (there - 1) if name == "irfft" else there
+    count = default if n is None else integer(n, "n")
+    if count < 1:
+        raise ShapeError(
+            f"{name} of {count} elements of {shape_text(x.handle)}; expected 1 or more",
+            user_location(),
+        )
+    rows = (name,) if name == "irfft" else (f"{name}_real", f"{name}_imag")
+    found = [_called(row, parts, at, count) for row in rows]
+    scale = _factor(norm, count, inverse=inverse)
+    found = [part if scale == 1 else part * scale for part in found]
+    return found[0] if name == "irfft" else (found[0], found[1])
+
+
+def _of_real(what: str, x: Pair) -> Tensor:
+    if x[1] is not None:
+        raise DTypeError(
+            f"{what} of a complex tensor; it is of real ones: take z.real, or fft",
+            user_location(),
+        )
+    return _part(what, x[0])
+
+
+def fft(input: Pair, n: Any = None, dim: int = -1, norm: str | None = None) -> Pair:
+    """The Fourier transform along an axis."""
+    return _along("fft", _parts("fft", input), n, dim, norm)
+
+
+def ifft(input: Pair, n: Any = None, dim: int = -1, norm: str | None = None) -> Pair:
+    """Its inverse."""
+    return _along("ifft", _parts("ifft", input), n, dim, norm)
+
+
+def rfft(input: Pair, n: Any = None, dim: int = -1, norm: str | None = None) -> Pair:
+    """The half of the transform of a real tensor that is not the other's conjugate."""
+    return _along("rfft", (_of_real("rfft", input),), n, dim, norm)
+
+
+def irfft(input: Pair, n: Any = None, dim: int = -1, norm: str | None = None) -> Tensor:
+    """The real tensor of such a half."""
+    return _along("irfft", _parts("irfft", input), n, dim, norm)
+
+
+_NAMES: Mapping[str, Function] = {
+    "fft": fft,
+    "ifft": ifft,
+    "irfft": irfft,
+    "rfft": rfft,
+}
+
+# -- Along several ---------------------------------------------------------------------
+
+
+def _axes(what: str, x: Any, s: Any, dim: Any) -> tuple[list[int], list[Any]]:
+    """The axes of a transform, and how many elements of each count, if that is told."""
+    if dim is None:
+        dim = range(x.ndim) if s is None else range(-len(s), 0)
+    axes = [normal_axis(at, x.ndim, what) for at in dim]
+    counts: list[Any] = [None] * len(axes) if s is None else list(s)
+    if len(counts) != len(axes):
+        raise ShapeError(
+            f"{what}: {len(counts)} numbers of elements for {len(axes)} axes",
+            user_location(),
+        )
+    # Of all elements that there are, PyTorch says -1.
+    return axes, [None if n == -1 else n for n in counts]
+
+
+def _all_along(name: str, dims: Any) -> Function:
+    """A transform of several axes: complex ones along all but the last, and that."""
+    last, other = _NAMES[name], ifft if "i" in name else fft
+
+    def function(
+        input: Pair, s: Any = None, dim: Any = dims, norm: str | None = None
+    ) -> Any:
+        axes, counts = _axes(name, input[0], s, dim)
+        steps: list[tuple[Function, Any, int]]
+        steps = [(other, n, at) for n, at in zip(counts, axes, strict=True)]
+        steps[-1] = (last, counts[-1], axes[-1])
+        found: Any = input
+        for transform, count, axis in reversed(steps) if name == "rfft" else steps:
+            found = transform(found, count, axis, norm)
+        return found
+
+    return function
+
+
+def _shift(sign: int) -> Function:
+    """The tensor rolled by half of each axis, forwards or back."""
+
+    def shifted(input: Pair, dim: Any = None) -> Any:
+        real, imag = input
+        axes = list(normal_axes(dim, real.ndim, "fftshift"))
+        shifts = [sign * (int(real.shape[at]) // 2) for at in axes]
+        found = roll(real, shifts, axes)
+        return found if imag is None else (found, roll(imag, shifts, axes))
+
+    return shifted
+
+
+# -- Frames ----------------------------------------------------------------------------
+
+
+def _window(window: Any, n_fft: int, win_length: Any, like: Tensor) -> Any:
+    """A window of `n_fft` elements, with zeros at both sides; None for ones."""
+    length = n_fft if win_length is None else integer(win_length, "win_length")
+    if window is None and length == n_fft:
+        return None
+    if window is None:
+        window = f.to(f.equal(arange(length), arange(length)), like)
+    if int(window.shape[0]) != length or not 0 < length <= n_fft:
+        raise ShapeError(
+            f"a window {tuple(window.shape)} for win_length={length} and "
+            f"n_fft={n_fft}; expected a vector of win_length elements, n_fft at most",
+            user_location(),
+        )
+    left = (n_fft - length) // 2
+    return pad(window, (left, n_fft - length - left)) if length < n_fft else window
+
+
+def stft(
+    input: Pair,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Any = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> Pair:
+    """The transforms of windows along an axis, as columns.
+
+    Raises:
+        UnsupportedError: The signal is complex, or its result is to be pairs.
+    """
+    if input[1] is not None or not return_complex or align_to_window:
+        raise UnsupportedError(
+            "stft of a complex signal, without return_complex=True, or with "
+            "align_to_window; pass return_complex=True, and take view_as_real of it",
+            user_location(),
+        )
+    x, n_fft = _part("stft", input[0]), integer(n_fft, "n_fft")
+    hop = n_fft // 4 if hop_length is None else integer(hop_length, "hop_length")
+    if center:
+        lead = f.reshape(x, *(1,) * (3 - x.ndim), *x.shape)
+        padded = pad(lead, (n_fft // 2, n_fft // 2), mode=pad_mode)
+        x = f.reshape(padded, *tuple(x.shape)[:-1], -1)
+    frames = unfold(x, -1, n_fft, hop)
+    window = _window(window, n_fft, win_length, x)
+    frames = frames if window is None else frames * window
+    transform = fft if onesided is False else rfft
+    found = transform((frames, None), norm="ortho" if normalized else None)
+    return f.swapaxes(found[0], -1, -2), f.swapaxes(found[1], -1, -2)
+
+
+# -- Names -----------------------------------------------------------------------------
+
+_TRANSFORMS: Mapping[str, Function] = {
+    **_NAMES,
+    "fftshift": _shift(1),
+    "ifftshift": _shift(-1),
+    **{f"{name}2": _all_along(name, (-2, -1)) for name in _NAMES},
+    **{f"{name}n": _all_along(name, None) for name in _NAMES},
+}
+FOURIER: Mapping[str, Function] = {
+    **{f"fft_{name}": function for name, function in _TRANSFORMS.items()},
+    "stft": stft,
+}
+"""By PyTorch's names."""

@@ -1,0 +1,130 @@
+"""Fourier transforms are PyTorch's, of real and of complex tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.lowering.emit import emit
+from mirage_dsl.core.errors import MirageError
+
+Function = Callable[..., Any]
+T = torch.fft
+GENERATOR = torch.Generator().manual_seed(3)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=GENERATOR, dtype=torch.float64)
+
+
+X, Z = normal(3, 6, 5), torch.complex(normal(3, 6, 5), normal(3, 6, 5))
+SIGNAL, WINDOW = normal(2, 40), normal(8)
+NORMS = (None, "backward", "ortho", "forward")
+
+
+def _of_each_norm(transform: Function, x: torch.Tensor) -> tuple[Function, Any]:
+    return lambda t: [transform(t, norm=norm) for norm in NORMS], (x,)
+
+
+CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
+    **{
+        f"{transform.__name__}, norms": _of_each_norm(transform, x)
+        for transform, x in (
+            *((T.fft, X), (T.ifft, Z), (T.rfft, X), (T.irfft, Z)),
+            *((T.fft2, Z), (T.rfft2, X), (T.irfft2, Z), (T.ifftn, X)),
+        )
+    },
+    "sizes": (
+        lambda x, z: (
+            T.fft(x, 8, 1),
+            T.rfft(x, n=4, dim=0),
+            T.irfft(z, 3),
+            T.fft2(z, (2, 7)),
+            T.rfftn(x, (4, 4), (2, 0)),
+            T.irfftn(z, (5, -1), dim=(0, 1)),
+            T.fftn(x, s=(9,)),
+        ),
+        (X, Z),
+    ),
+    "back and forth": (
+        lambda x: (T.irfft(T.rfft(x), 5), T.ifft2(T.fft2(x)).real),
+        (X,),
+    ),
+    "of integers": (lambda i: T.rfft(i).abs(), (torch.arange(12).view(2, 6),)),
+    "shifts": (
+        lambda x, z: (T.fftshift(x), T.ifftshift(z, 1), T.fftshift(z, (0, 2)).abs()),
+        (X, Z),
+    ),
+    "a filter": (
+        lambda x: T.irfft(
+            T.rfft(x, dim=1) * torch.tensor([1.0, 1, 0, 0])[:, None], 6, 1
+        ),
+        (X,),
+    ),
+    "a convolution": (
+        lambda x, y: T.irfft(T.rfft(x, n=80) * T.rfft(y, n=80), n=80)[..., :40],
+        (SIGNAL, WINDOW),
+    ),
+    "the real part alone": (lambda x: T.fft(T.fft(x, dim=-1), dim=-2).real, (X,)),
+    "power": (lambda x: T.rfft(x, norm="ortho").abs().square().mean(-1), (X,)),
+    "stft": (
+        lambda x, w: (
+            torch.stft(x, 8, 2, window=w, return_complex=True),
+            torch.stft(x[0], 8, 4, 8, w, normalized=True, return_complex=True).abs(),
+            torch.stft(
+                x, 16, window=w, win_length=8, center=False, return_complex=True
+            ),
+            torch.stft(x, 8, 3, window=w, onesided=False, return_complex=True).real,
+            x.stft(8, 8, window=w, pad_mode="constant", return_complex=True),
+        ),
+        (SIGNAL, WINDOW),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:A window was not provided")
+@pytest.mark.parametrize("name", CASES)
+def test_as_pytorch(name: str) -> None:
+    function, given = CASES[name]
+    found, expected = mirage.kernel(lambda *xs: function(*xs))(*given), function(*given)
+    if isinstance(expected, torch.Tensor):
+        found, expected = [found], [expected]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_stft_without_a_window() -> None:
+    def function(x: Any) -> Any:
+        return torch.stft(x, 8, 2, win_length=6, return_complex=True).abs()
+
+    with pytest.warns(UserWarning, match="window"):
+        expected = function(SIGNAL)
+    torch.testing.assert_close(mirage.kernel(function)(SIGNAL), expected)
+
+
+def test_both_parts_are_of_one_call() -> None:
+    program = mirage.kernel(lambda x: T.rfft(x).abs()).trace(X.float())
+    names = [n.op.name for n in program.applies]
+    assert names[:2] == ["rfft_real", "rfft_imag"]
+    assert emit(program).count("= torch.fft.rfft(") == 1
+
+
+REFUSED: dict[str, tuple[Function, torch.Tensor, str]] = {
+    "a norm": (lambda x: T.fft(x, norm="both"), X, "norm='both'.*'ortho'"),
+    "f16": (T.rfft, X.half(), "rfft of f16.*float32 and float64"),
+    "no elements": (lambda x: T.fft(x, 0), X, "fft of 0 elements"),
+    "a real transform of complex numbers": (T.rfft, Z, "it is of real ones"),
+    "pairs": (lambda x: torch.stft(x[0], 4, return_complex=False), X, "view_as_real"),
+    "another": (T.hfft, X, "fft_hfft cannot be traced"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    function, x, said = REFUSED[name]
+    with pytest.raises(MirageError, match=said):
+        mirage.kernel(lambda t: function(t))(x)
