@@ -214,27 +214,21 @@ def cross(a: Any, b: Any, dim: int = -1) -> Any:
     return f.stack(parts, at)
 
 
+def chain_matmul(*matrices: Any) -> Any:
+    """The product of matrices."""
+    return multi_dot(matrices)
+
+
+def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
+    """The sums of products along an axis."""
+    return f.sum(f.mul(x, y), dim)
+
+
 def multi_dot(tensors: Sequence[Any]) -> Any:
     """The product of matrices, of which the first and the last may be vectors."""
     found, *others = tensors
     for other in others:
         found = f.matmul(found, other)
-    return found
-
-
-def matrix_power(x: Any, n: int) -> Any:
-    """Square matrices multiplied by themselves."""
-    count = integer(n, "a power")
-    if count < 1:
-        raise UnsupportedError(
-            f"matrix_power of order {count}; expected 1 or more", user_location()
-        )
-    found = None
-    while count:
-        if count % 2:
-            found = x if found is None else f.matmul(found, x)
-        count //= 2
-        x = f.matmul(x, x) if count else x
     return found
 
 
@@ -350,9 +344,9 @@ PYTORCHS_MATRICES: Mapping[str, Callable[..., Any]] = {
     "fill_diagonal": fill_diagonal,
     "linalg_cross": cross,
     "linalg_diagonal": diagonal,
-    "linalg_matrix_power": matrix_power,
+    "chain_matmul": chain_matmul,
     "linalg_multi_dot": multi_dot,
-    "matrix_power": matrix_power,
+    "linalg_vecdot": vecdot,
     "meshgrid": meshgrid,
     "tensordot": tensordot,
 }
@@ -485,7 +479,7 @@ def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
         keepdims: Leave the axes there, with extent 1.
 
     Raises:
-        UnsupportedError: It is a norm by singular values.
+        UnsupportedError: It is a norm of matrices of another order.
     """
     axes = normal_axes(axis, x.ndim, what)
     if order is None or (order == "fro" and len(axes) == 2):

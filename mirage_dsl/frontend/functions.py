@@ -1456,12 +1456,26 @@ broadcast_to = expand
 
 
 @public
-def repeat_interleave(x: Any, repeats: int, axis: Any = None) -> Any:
-    """Every element of an axis, or of all axes merged, repeated, next to each other."""
+def repeat_interleave(
+    x: Any, repeats: Any, axis: Any = None, *, output_size: int | None = None
+) -> Any:
+    """Every element of an axis, or of all axes merged, repeated, next to each other.
+
+    Args:
+        x: The tensor.
+        repeats: How often: a number, or a vector with one for each element, whose
+            values are known while tracing if `output_size` is not given.
+        axis: The axis; all of them, merged, where it is None.
+        output_size: How many elements there are then.
+    """
     x = as_tensor("repeat_interleave", x)
     if axis is None:
         x, axis = flatten(x), 0
     at = normal_axis(axis, x.ndim, "repeat_interleave")
+    if isinstance(repeats, Tensor) or is_sequence(repeats) or is_array(repeats):
+        from mirage_dsl.frontend.indices import repeated
+
+        return repeated(x, at, repeats, output_size)
     grown = expand_dims(x, at + 1)
     sizes = [-1] * grown.ndim
     sizes[at + 1] = integer(repeats, "repeats")

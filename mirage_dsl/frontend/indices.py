@@ -12,10 +12,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from mirage_dsl.core.errors import ShapeError, UnsupportedError, user_location
+from mirage_dsl.core.errors import (
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    user_location,
+)
 from mirage_dsl.core.types import i64
+from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_array
-from mirage_dsl.frontend.constructors import MOST_NUMBERS, is_short, listed
+from mirage_dsl.frontend.constructors import MOST_NUMBERS, arange, is_short, listed
 from mirage_dsl.frontend.functions import as_tensor, is_condition
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.rearranging import broadcast_tensors
@@ -147,6 +153,73 @@ def known_places(condition: Tensor) -> tuple[Tensor, ...] | None:
     if not all(places.size and _is_possible(places) for places in places):
         return None
     return tuple(listed(found.tolist(), i64, None) for found in places) or None
+
+
+def repeated(x: Tensor, axis: int, repeats: Any, size: int | None) -> Any:
+    """The elements along an axis, each as often as a vector says.
+
+    Args:
+        x: The tensor.
+        axis: Where they are.
+        repeats: How often each; one number is for all.
+        size: How many there are then; of numbers that are known it is their sum.
+
+    Raises:
+        UnsupportedError: Nothing tells how many there are.
+        ShapeError: There is not a number for each.
+    """
+    counts = known(repeats) if isinstance(repeats, Tensor) else np.asarray(repeats)
+    extent = x.handle.shape[axis]
+    if extent is None or (counts is None and size is None):
+        raise UnsupportedError(
+            "repeat_interleave by numbers that are data, of a result of which nobody "
+            "knows how long it is; pass output_size=, or repeats as Python's integers",
+            user_location(),
+        )
+    given = tuple(repeats.shape) if counts is None else counts.shape
+    if given not in ((), (1,), (extent,)):
+        raise ShapeError(
+            f"repeat_interleave of {extent} elements by {given} numbers; expected one "
+            "for each",
+            user_location(),
+        )
+    if counts is not None:
+        return x[((slice(None),) * axis + (_repeated_places(counts, extent, size),))]
+    ends = f.expand_dims(f.cumsum(f.expand(f.reshape(repeats, -1), extent), 0), 0)
+    places = f.expand_dims(arange(size), 1)
+    return f.index_select(x, axis, f.sum(f.less_equal(ends, places), 1))
+
+
+def _repeated_places(counts: Numbers, extent: int, size: int | None) -> list[int]:
+    """The places of so many elements, each as often as its number says.
+
+    Raises:
+        ShapeError: A number is negative, or they are not `size` in all.
+    """
+    each = np.broadcast_to(counts.ravel(), (extent,))
+    if each.min(initial=0) < 0 or size not in (None, each.sum()):
+        raise ShapeError(
+            f"repeat_interleave by {each.tolist()} with output_size={size}; expected "
+            "numbers of 0 or more, whose sum is output_size if that is given",
+            user_location(),
+        )
+    return np.repeat(np.arange(extent), each).tolist()
+
+
+def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+    """The tensor with the elements of another one, in order, where a mask holds."""
+    x, mask = as_tensor("masked_scatter", x), as_tensor("masked_scatter", mask)
+    source = as_tensor("masked_scatter", source)
+    if x.handle.value.dtype != source.handle.value.dtype:
+        raise DTypeError(
+            f"masked_scatter of {source.handle.value.dtype} to "
+            f"{x.handle.value.dtype}; expected one dtype",
+            user_location(),
+        )
+    x, mask = broadcast_tensors(x, mask)
+    count = f.cumsum(f.reshape(mask, -1), 0)
+    place = f.reshape(f.maximum(count - 1, 0), *mask.shape)
+    return f.where(mask, f.index_select(f.reshape(source, -1), 0, place), x)
 
 
 def masked_select(x: Any, mask: Any) -> Any:

@@ -48,7 +48,8 @@ ELEMENTWISE = frozenset(
 )
 """Functions that read each element of their result's memory before they write it."""
 _PLACING = frozenset(
-    {"index_add", "index_copy", "index_fill", "index_put", "scatter", "scatter_add"}
+    {"index_add", "index_copy", "index_fill", "index_put", "index_reduce"}
+    | {"masked_scatter", "scatter", "scatter_add", "scatter_reduce"}
 )
 _OTHERS = (
     frozenset({"addmm", "baddbmm", "cumprod", "cumsum", "dropout", "fill_diagonal"})

@@ -59,7 +59,14 @@ from mirage_dsl.frontend.rearranging import (
     SELECTIONS,
 )
 from mirage_dsl.frontend.recorder import flat_arguments, normal_axes
-from mirage_dsl.frontend.tensor import LIKENESS, NO_NUMBERS, OF_NO_NUMBERS, Tensor
+from mirage_dsl.frontend.tensor import (
+    LIKENESS,
+    NO_NUMBERS,
+    NO_RANDOM,
+    OF_NO_NUMBERS,
+    RANDOM,
+    Tensor,
+)
 from mirage_dsl.frontend.torch_functions import MEASURES
 
 Function = Callable[..., Any]
@@ -157,6 +164,7 @@ _COMMON: dict[str, Function] = {
     "movedim": _moveaxis,
     "mv": f.matmul,
     "outer": _outer,
+    "ger": _outer,
     "swapdims": f.swapaxes,
     "swap_axes": f.swapaxes,
     "t": _reversed,
@@ -625,8 +633,9 @@ def _dispatch(
 ) -> Any:
     _refuse_constants(library, name, (args, kwargs))
     function = table.get(name)
-    if name in OF_NO_NUMBERS:
-        _refuse(f"{library}.{name}", NO_NUMBERS)
+    for names, advice in ((OF_NO_NUMBERS, NO_NUMBERS), (RANDOM, NO_RANDOM)):
+        if name in names:
+            _refuse(f"{library}.{name}", advice)
     if function is None:
         close = difflib.get_close_matches(name, table, n=1, cutoff=LIKENESS)
         advice = f"did you mean {close[0]}? Or " if close else ""

@@ -38,13 +38,18 @@ def _matrices(what: str, x: Any, *, square: bool = False) -> Tensor:
         ShapeError: It has fewer axes, or its matrices are not square.
         DTypeError: It is of no dtype that PyTorch has such functions of.
     """
-    x = as_tensor(what, x)
+    x = _shaped(what, x, square=square)
     if x.handle.value.dtype not in (f32, f64):
         raise DTypeError(
             f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64 "
             "alone: convert first, as with .float()",
             user_location(),
         )
+    return x
+
+
+def _shaped(what: str, x: Any, *, square: bool) -> Tensor:
+    x = as_tensor(what, x)
     ends = x.handle.shape[-2:]
     if x.ndim < 2 or (square and None not in ends and ends[0] != ends[1]):
         raise ShapeError(
@@ -153,7 +158,7 @@ def _limit(x: Tensor, values: Any, atol: Any, rtol: Any) -> Any:
 
 def matrix_power(A: Any, n: int) -> Any:  # noqa: N803
     """Products of so many times the same matrix, of its inverse if n is negative."""
-    x: Any = _matrices("matrix_power", A, square=True)
+    x: Any = _shaped("matrix_power", A, square=True)
     left = integer(n, "n")
     if left < 0:
         x, left = inv(x), -left

@@ -45,7 +45,12 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.elementary import ELEMENTARY
 from mirage_dsl.frontend.functions import NoTensor, as_tensor, is_condition
-from mirage_dsl.frontend.indices import known_places, masked_select
+from mirage_dsl.frontend.indices import (
+    known_places,
+    masked_scatter,
+    masked_select,
+)
+from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import integer, normal_axes
 from mirage_dsl.frontend.tensor import Tensor, refuse_bytes
@@ -86,18 +91,24 @@ def index_fill(x: Any, dim: Any, index: Any, value: Any) -> Any:
     return f.where(_along(_met(x, at, index), at, x.ndim), _fitted(value, x), x)
 
 
+_OF_SCATTER = {"add": "sum", "multiply": "prod"}
+"""How `scatter` calls reductions of `scatter_reduce`."""
+
+
 def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> Any:
     """The tensor with elements at indices along an axis, of which each row has its own.
 
     Raises:
-        UnsupportedError: Elements are to be reduced, or other axes of the index are
-            shorter.
+        UnsupportedError: A number is to be reduced with what is there, or other axes
+            of the index are shorter.
     """
-    value = options.pop("value", src)
-    if options.pop("reduce", None) is not None or options:
+    value, reduce = options.pop("value", src), options.pop("reduce", None)
+    if reduce in _OF_SCATTER and isinstance(value, Tensor) and not options:
+        return scatter_reduce(x, dim, index, value, _OF_SCATTER[reduce])
+    if reduce is not None or options:
         raise UnsupportedError(
-            "scatter that reduces what meets: it is done for unique indices, without "
-            "reduce=",
+            f"scatter with reduce={reduce!r}: it is done for tensors with 'add' and "
+            "'multiply'; use scatter_reduce",
             user_location(),
         )
     x, at = _target("scatter", x, dim, index)
@@ -234,7 +245,7 @@ def added_at(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> An
             "for each, as long along the other axes",
             user_location(),
         )
-    return _added(x, _sums("index_sum", x, at, index, source), alpha)
+    return _added(x, _sums("index_sum", x.shape[at], at, index, source), alpha)
 
 
 def scatter_add(x: Any, dim: Any, index: Any, src: Any) -> Any:
@@ -253,26 +264,98 @@ def scatter_add(x: Any, dim: Any, index: Any, src: Any) -> Any:
         src = _cut_to(src, index)
     alone = _of_one_axis(index, at)
     if alone is None:
-        return _added(x, _sums("scatter_sum", x, at, index, src), 1)
-    return _added(x, _sums("index_sum", x, at, alone, src), 1)
+        return _added(x, _sums("scatter_sum", x.shape[at], at, index, src), 1)
+    return _added(x, _sums("index_sum", x.shape[at], at, alone, src), 1)
 
 
 def scatter_reduce(
     x: Any, dim: Any, index: Any, src: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """The sum of elements at each index along an axis, and what is there.
+    """Elements of another tensor reduced at each index along an axis.
 
-    Raises:
-        UnsupportedError: It is another reduction.
+    Args:
+        x: What is kept where no index is.
+        dim: The axis.
+        index: Where each element goes.
+        src: The elements.
+        reduce: `sum`, `prod`, `mean`, `amax` or `amin`.
+        include_self: Whether what is there is reduced too.
     """
-    if reduce != "sum" or not include_self:
+    x, at = _target("scatter_reduce", x, dim, index)
+    src = as_tensor("scatter_reduce", src)
+    _require_dtype("scatter_reduce", x, src)
+    others = [i for i in range(x.ndim) if i != at]
+    if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
         raise UnsupportedError(
-            f"scatter_reduce with reduce={reduce!r}, include_self={include_self}: it "
-            "is done for sums with what is there; compare indices with positions, as "
-            "in torch.where(index == k, src, -inf).amax(), for others",
+            f"scatter_reduce to {shape_text(x.handle)} at {shape_text(index.handle)}: "
+            f"it is done for indices that are as long along all axes but {at}",
             user_location(),
         )
-    return scatter_add(x, dim, index, src)
+    if src.shape != index.shape:
+        src = _cut_to(src, index)
+    return _reduced_at(x, at, index, src, reduce, include_self)
+
+
+def index_reduce(
+    x: Any, dim: Any, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Slices of another tensor reduced at indices, as `scatter_reduce`."""
+    x, at = _target("index_reduce", x, dim, index)
+    source = as_tensor("index_reduce", source)
+    _require_dtype("index_reduce", x, source)
+    shape = [1] * x.ndim
+    shape[at] = -1
+    index = f.expand(f.reshape(index, *shape), *source.shape)
+    return _reduced_at(x, at, index, source, reduce, include_self)
+
+
+_JOINS: Mapping[str, Callable[..., Any]] = {
+    "amax": f.maximum,
+    "amin": f.minimum,
+    "prod": f.mul,
+}
+
+
+def _reduced_at(
+    x: Tensor, axis: int, index: Tensor, source: Tensor, reduce: str, with_own: bool
+) -> Any:
+    """Elements reduced at indices, and what was there where there are none.
+
+    Raises:
+        UnsupportedError: There is no such reduction, or it is no whole number.
+    """
+    if reduce not in (*_JOINS, "sum", "mean"):
+        raise UnsupportedError(
+            f"reduce={reduce!r}; expected one of 'sum', 'mean', "
+            f"{', '.join(map(repr, _JOINS))}",
+            user_location(),
+        )
+    if reduce == "mean" and not f.is_float(x):
+        raise UnsupportedError(
+            "a mean of integers at indices; convert them to floats", user_location()
+        )
+    alone = _of_one_axis(index, axis)
+    kind, where_to = ("scatter", index) if alone is None else ("index", alone)
+    row = f"{kind}_{reduce if reduce in _JOINS else 'sum'}"
+    found = _sums(row, x.shape[axis], axis, where_to, source)
+    if reduce == "sum" and with_own:
+        return x + found
+    count = _counted(x, axis, kind, where_to)
+    if reduce == "mean":
+        total = x + found if with_own else found
+        found = total / f.to(count + 1 if with_own else f.maximum(count, 1), x)
+    elif with_own:
+        found = _JOINS[reduce](x, found)
+    return f.where(f.greater(count, 0), found, x)
+
+
+def _counted(x: Tensor, axis: int, kind: str, index: Tensor) -> Any:
+    """How many indices of each place along an axis there are."""
+    own, size = axis if kind == "scatter" else 0, x.shape[axis]
+    ones = f.to(f.equal(index, index), i64)
+    count = _sums(f"{kind}_sum", size, own, index, ones)
+    behind = x.ndim - axis - 1 if kind == "index" else 0
+    return f.reshape(count, *count.shape, *(1,) * behind)
 
 
 def _added(x: Tensor, sums: Tensor, alpha: Any) -> Tensor:
@@ -289,8 +372,15 @@ def _of_one_axis(index: Tensor, axis: int) -> Tensor | None:
     return Tensor.made(index.recorder, Handle(index.handle.value, (axes[axis],)), ())
 
 
-def _sums(name: str, x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
-    """Elements of a tensor summed at indices along an axis, which is as long as x's.
+def _sums(name: str, size: Any, axis: int, index: Tensor, source: Tensor) -> Tensor:
+    """Elements of a tensor joined at indices along an axis of so many places.
+
+    Args:
+        name: Of the row.
+        size: How many places there are.
+        axis: Of the tensor, and of its indices if they have several axes.
+        index: Where each element goes.
+        source: The elements.
 
     Raises:
         ShapeError: They do not fit.
@@ -306,7 +396,7 @@ def _sums(name: str, x: Tensor, axis: int, index: Tensor, source: Tensor) -> Ten
     merged = _three_axes(source, axis)
     handles = [merged, _three_axes(index, axis) if index.ndim > 1 else index.handle]
     kept = {0: merged.axes[0], 2: merged.axes[2]}
-    size = integer(x.shape[axis], "the number of places")
+    size = integer(size, "the number of places")
     try:
         made = recorder.library(OPERATORS[name], handles, {"size": (size,)}, kept)
     except CheckError as error:
@@ -442,6 +532,7 @@ PLACING: Mapping[str, Callable[..., Any]] = {
     "index_copy": index_copy,
     "index_fill": index_fill,
     "index_put": index_put,
+    "index_reduce": index_reduce,
     "scatter": scatter,
     "scatter_add": scatter_add,
     "scatter_reduce": scatter_reduce,
@@ -539,7 +630,16 @@ class Selected(NoTensor):
         Raises:
             UnsupportedError: Always.
         """
-        raise UnsupportedError(NO_ELEMENTS, user_location())
+        numbers = None if self.axis is not None else known(self.mask)
+        if numbers is None:
+            raise UnsupportedError(NO_ELEMENTS, user_location())
+        raise UnsupportedError(
+            f"the {int(numbers.sum())} elements that a mask of known values selects, "
+            "which stand in too many runs to be an index; expected at most "
+            f"{MOST_PLACES} elements or runs of neighbours: use where(mask, ...), or "
+            "pass the places as a tensor of integers",
+            user_location(),
+        )
 
     # What is computed of them.
 
@@ -792,8 +892,8 @@ def rows_of(x: Tensor, index: Any) -> Selected | None:
         return None
     first, count = chosen[0], len(chosen)
     axes = [part.axis for part in chosen]
-    known = all(part.is_of_places_of(first) for part in chosen)
-    if not known or None in axes or len(set(axes)) < count or x.ndim < count:
+    alike = all(part.is_of_places_of(first) for part in chosen)
+    if not alike or None in axes or len(set(axes)) < count or x.ndim < count:
         first.refuse()
     if any(not isinstance(part, Selected) for part in parts[:count]):
         first.refuse()
@@ -1144,6 +1244,7 @@ def _refuse_changed(before: Mapping[str, object], now: Mapping[str, object]) -> 
 
 OF_PLACES: Mapping[str, Callable[..., Any]] = {
     "argwhere": nonzero,
+    "masked_scatter": masked_scatter,
     "masked_select": masked_select,
     "nonzero": nonzero,
     "one_hot": one_hot,

@@ -371,8 +371,9 @@ class _TorchLike(Attributes):
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> NoReturn:
         raise UnsupportedError(
-            f"{function} of a traced tensor, called from code that is no Python; call "
-            "functions of torch or mirage on the tensor itself",
+            f"{function} of a traced tensor, called from code that is no Python, as "
+            "torch.vmap, torch.func.grad and scripted functions are; call functions of "
+            "torch or mirage on the tensor itself, with an axis for what vmap repeats",
             user_location(),
         )
 
@@ -406,6 +407,18 @@ NO_NUMBERS = (
     "all of them; ask outside of the kernel, and pass the answer as a tensor of bool"
 )
 
+RANDOM = (
+    *("bernoulli", "gumbel_softmax", "multinomial", "normal", "poisson"),
+    *("rand_like", "randint_like", "randn_like"),
+    *("cauchy_", "bernoulli_", "exponential_", "geometric_", "log_normal_", "normal_"),
+    *("random_", "uniform_"),
+)
+"""Functions of PyTorch and methods of its tensors that draw random numbers."""
+
+NO_RANDOM = (
+    "kernels have no random numbers: draw them outside, and pass them as an argument"
+)
+
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "strides": ANY_STRIDES,
@@ -415,6 +428,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         "untyped_storage": _MEMORY,
         "is_inference": "it depends on the mode of each call",
         **dict.fromkeys(OF_NO_NUMBERS, NO_NUMBERS),
+        **dict.fromkeys(RANDOM, NO_RANDOM),
     }
 )
 """What no trace knows, and what to do."""

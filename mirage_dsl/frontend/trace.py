@@ -328,15 +328,28 @@ def _call(
             location_of_function(function),
         ) from None
     except Exception as error:
-        if not type(error).__module__.startswith("torch._dynamo"):
+        reason = _of_compilers(error, name)
+        if reason is None:
             raise
-        raise UnsupportedError(
+        raise UnsupportedError(reason, location_of_error(error)) from None
+
+
+def _of_compilers(error: Exception, name: str) -> str | None:
+    """Why code that one of PyTorch's compilers runs stopped, and what to do."""
+    if type(error).__module__.startswith("torch._dynamo"):
+        return (
             "PyTorch's compiler, which torch.cond, torch.while_loop and torch.compile "
             f"run, in {name}, which is traced already: expected functions that compute "
             "with tensors alone; in the place of cond compute both, and choose "
-            "by torch.where(condition, a, b)",
-            location_of_error(error),
-        ) from None
+            "by torch.where(condition, a, b)"
+        )
+    if "TorchScript interpreter" in str(error):
+        return (
+            f"a function that torch.jit.script compiled, in {name}: no Python runs in "
+            "it that could be traced; leave the decorator out, or set the environment "
+            "variable PYTORCH_JIT=0, by which PyTorch does"
+        )
+    return None
 
 
 def _refuse_caught(errors: Sequence[MirageError]) -> None:

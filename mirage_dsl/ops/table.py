@@ -873,7 +873,8 @@ for _name, _arity in (("fft", 2), ("ifft", 2), ("rfft", 1), ("irfft", 2)):
             part=f".{_part}" if _part else "",
         )
 
-# Elements summed at indices along the second of three axes: elements and indices.
+# Elements summed at indices along the second of three axes: elements and indices.  What
+# is joined otherwise is 0 where no index is.
 
 for _name, _call in (("index_sum", "index_add"), ("scatter_sum", "scatter_add")):
     library(
@@ -886,6 +887,20 @@ for _name, _call in (("index_sum", "index_add"), ("scatter_sum", "scatter_add"))
         formats=Formats.ANY,
         indexed=True,
     )
+
+for _kind, _spread in (("index", "[None, :, None].expand_as({0})"), ("scatter", "")):
+    for _join in ("amax", "amin", "prod"):
+        library(
+            f"{_kind}_{_join}",
+            "torch.zeros(({0}.shape[0], {size[0]}, {0}.shape[2]), dtype={0}.dtype, "
+            f"device={{0}}.device).scatter_reduce(1, {{1}}.long(){_spread}, {{0}}, "
+            f'"{_join}", include_self=False)',
+            "size",
+            arity=2,
+            work=_each_element,
+            formats=Formats.ANY,
+            indexed=True,
+        )
 
 # Recurrent layers: the input, the states, then the weights of each layer.  On a GPU the
 # states and the weights have to be contiguous.

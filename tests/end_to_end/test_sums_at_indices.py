@@ -1,4 +1,4 @@
-"""Elements summed at indices: `index_add`, `scatter_add`, by PyTorch's kernels."""
+"""Elements joined at indices, by PyTorch's kernels: `index_add`, `scatter_reduce`."""
 
 from __future__ import annotations
 
@@ -83,6 +83,80 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
 }
 
 
+def _scattered(reduce: str, own: bool) -> Function:
+    def function(x: Any, i: Any, v: Any) -> Any:
+        each = i[:, None].expand(-1, 8)
+        return (
+            x.scatter_reduce(0, each, v, reduce, include_self=own),
+            torch.scatter_reduce(x[:, 0], 0, i, v[:, 0], reduce, include_self=own),
+            x.clone().T.scatter_reduce_(1, each.T, v.T, reduce, include_self=own),
+        )
+
+    return function
+
+
+def _reduced(reduce: str, own: bool) -> Function:
+    def function(x: Any, i: Any, v: Any) -> Any:
+        return (
+            x.index_reduce(0, i, v, reduce, include_self=own),
+            x.clone().T.index_reduce_(1, i.int(), v.T, reduce, include_self=own),
+        )
+
+    return function
+
+
+FEW, SOME = below(9, 20), normal(20, 8)
+"""Places of which some are never met, and what is joined there."""
+JOINED: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    **{
+        f"{name}, {reduce}, {own}": (made(reduce, own), [X, FEW, SOME])
+        for own in (True, False)
+        for name, made in (("scatter", _scattered), ("index", _reduced))
+        for reduce in ("sum", "prod", "mean", "amax", "amin")
+        if (name, reduce) != ("index", "sum")
+    },
+    "each, integers": (
+        lambda x, i, v: x.scatter_reduce(0, i, v, "amax", include_self=False),
+        [below(9, 12, 8) - 20, below(9, 20, 8), below(9, 20, 8) - 30],
+    ),
+    "each, infinite": (
+        lambda x, i, v: x.scatter_reduce(0, i, v, "amin"),
+        [with_infinity(X), below(12, 30, 8), with_infinity(ROWS)],
+    ),
+    "of scatter": (
+        lambda x, i, v: x.scatter(0, i, v, reduce="multiply"),
+        [X, EACH, ROWS],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", JOINED)
+def test_joined_as_pytorch(name: str) -> None:
+    function, tensors = JOINED[name]
+    expected, found = function(*tensors), mirage.kernel(function)(*tensors)
+    torch.testing.assert_close(found, expected)
+    run = TritonExecutable(traced(function, tensors), interpret=True)(*tensors)
+    whole = expected if isinstance(expected, tuple) else (expected,)
+    torch.testing.assert_close(tuple(run), whole)
+
+
+def test_what_is_around_a_largest_element_is_fused() -> None:
+    """Attention over the edges of a graph, by the largest score of each node."""
+
+    def function(x: Any, i: Any, v: Any) -> Any:
+        most = x.scatter_reduce(0, i[:, None].expand(-1, 8), v * 2, "amax")
+        return torch.exp(v * 2 - most[i])
+
+    best = mirage.superoptimize(
+        traced(function, [X, PLACES, ROWS]), effort="quick", use_cache=False
+    ).best
+    assert best.certificate.ok
+    assert best.mugraph.blocks
+    found = TritonExecutable(best.mugraph, interpret=True)(X, PLACES, ROWS)[0]
+    torch.testing.assert_close(found, function(X, PLACES, ROWS))
+
+
 def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
     names = (str(t.dtype).removeprefix("torch.") for t in tensors)
     specs = [
@@ -152,6 +226,13 @@ REFUSED: dict[str, Function] = {
     "too few rows": lambda x, i, v: x.index_add(0, i, v[:3]),
     "shorter rows": lambda x, i, v: x.index_add(0, i, v[:, :3]),
     "shorter indices": lambda x, i, v: x.scatter_add(0, i[:, None], v),
+    "means of integers": lambda x, i, v: (
+        (x + v[i]).int().index_reduce(0, i, v.int(), "mean")
+    ),
+    "another reduction": lambda x, i, v: x.index_reduce(0, i, v, "median"),
+    "a number that is reduced": lambda x, i, v: (x + v[i]).scatter(
+        0, i, 1.0, reduce="add"
+    ),
     "an argument in place": lambda x, i, v: x.index_add_(0, i, v),
 }
 
@@ -176,6 +257,7 @@ WRONG: dict[str, Function] = {
     "twice": lambda x, i, v: x.index_add(0, i, v) + v[i],
     "the other way": lambda x, i, v: v.index_add(0, i, x),
     "each its own": lambda x, i, v: x + v[i],
+    "the largest": lambda x, i, v: x.index_reduce(0, i, v, "amax"),
 }
 
 

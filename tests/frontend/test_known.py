@@ -81,8 +81,22 @@ def _put(*places: Any, **options: Any) -> Function:
     )
 
 
+def _scattered(mask: Callable[[Any], Any]) -> Function:
+    """Elements in order where a mask holds."""
+    return lambda x: x.masked_scatter(mask(x), x.flip(0) * 2)
+
+
 MASKS.update(
     {
+        "masked_scatter": _scattered(lambda _: torch.arange(6) % 2 == 0),
+        "masked_scatter, data": _scattered(lambda x: x > 0),
+        "masked_scatter, rows": _scattered(lambda x: x[:, :1] > 0),
+        "masked_scatter_": lambda x: x.clone().masked_scatter_(x < 0, x.abs()),
+        "repeats": lambda x: x.repeat_interleave(torch.tensor([1, 0, 3, 2]), dim=0),
+        "repeats, a list": lambda x: x[0].repeat_interleave(
+            torch.tensor([2] * 6), output_size=12
+        ),
+        "repeats, one tensor": lambda x: x.repeat_interleave(torch.tensor(2), 1),
         "index_put": _put([0, 1], [2, -1]),
         "index_put, added": _put([0, 0, -1], [2, 2, 1], accumulate=True),
         "index_put of rows, added": _put([1, 1], accumulate=True),
@@ -96,6 +110,17 @@ MASKS.update(
 @pytest.mark.parametrize("name", MASKS)
 def test_known_masks(name: str) -> None:
     same(MASKS[name], X)
+
+
+def test_repeats_that_are_data() -> None:
+    counts = torch.tensor([2, 0, 1, 3])
+
+    def function(x: Any, counts: Any) -> Any:
+        return x.repeat_interleave(counts, dim=0, output_size=6) * 2
+
+    torch.testing.assert_close(mirage.kernel(function)(X, counts), function(X, counts))
+    with pytest.raises(MirageError, match=r"numbers that are data.*output_size="):
+        mirage.kernel(lambda x, c: x.repeat_interleave(c, dim=0))(X, counts)
 
 
 def test_runs_of_places_count_once() -> None:
@@ -146,6 +171,10 @@ def test_what_is_not_known_is_refused() -> None:
         (lambda x: x[torch.zeros(600).numpy() > 0], "pass it as an argument"),
         (lambda x: x[:, x[0] > 0], "a tensor beside other indices"),
         (lambda x: x * x.sum().item(), "item()"),
+        (
+            lambda x: x.flatten().repeat(9)[torch.arange(216) % 3 != 0].sort(),
+            "at most 64",
+        ),
         (lambda x: x.flatten().repeat(9)[torch.arange(216) % 3 != 0, None], "runs"),
     ):
         with pytest.raises(MirageError, match=re.escape(text)):
