@@ -223,10 +223,36 @@ SMALLEST_TOLERANCE = 2e-5
 TF32_ERRORS, MOST_OF_TF32 = 2, 0.05
 """Times PyTorch's own error that a candidate may be off where libraries may round to
 TF32, and the largest error that is taken for rounding."""
-FORMS = ((False, 1.0), (True, 1.0), (False, 0.1), (True, 0.1), (True, 0.01))
-"""Ways to draw inputs: whether all are positive, and by what they are scaled."""
 LEAST_POSITIVE = 2.0**-14
 """Among many numbers one is 0, of which there is no logarithm."""
+
+
+def _as_drawn(values: torch.Tensor) -> torch.Tensor:
+    return values
+
+
+def _positive(values: torch.Tensor) -> torch.Tensor:
+    """Sizes of numbers, none 0 but those of 8 bits, which PyTorch only stores."""
+    found = values.abs()
+    computes = found.is_floating_point() and found.itemsize > 1
+    return found.clamp_min_(LEAST_POSITIVE) if computes else found
+
+
+def _definite(values: torch.Tensor) -> torch.Tensor:
+    """Symmetric matrices with large diagonals, of square ones, which have factors."""
+    square = values.ndim > 1 and values.shape[-1] == values.shape[-2]
+    if not square or not values.is_floating_point() or values.itemsize == 1:
+        return values
+    count = values.shape[-1]
+    diagonal = torch.eye(count, dtype=values.dtype, device=values.device)
+    return values.copy_((values + values.mT) / (2 * count) + 4 * diagonal)
+
+
+FORMS = (
+    *((_as_drawn, 1.0), (_positive, 1.0), (_as_drawn, 0.1), (_positive, 0.1)),
+    *((_positive, 0.01), (_definite, 1.0)),
+)
+"""Ways to draw inputs: what is made of normal numbers, and by what they are scaled."""
 
 Tensors = list[torch.Tensor]
 
@@ -250,18 +276,27 @@ class TrialWorker:
         """Inputs whose outputs are numbers that the outputs' types can hold.
 
         Normal numbers will do for most programs.  Some want positive ones, such as
-        variances, and some smaller ones.
+        variances, some smaller ones, and some matrices that have a factor.
+
+        Raises:
+            RuntimeError: PyTorch's kernels take none of them.
         """
-        tensors: Tensors = []
-        right: Tensors = []
-        for positive, scale in FORMS:
-            tensors = self._draw(seed, scale)
-            if positive:
-                tensors = [_positive(t) for t in tensors]
-            right = evaluate_torch(self._task.program, tensors)
+        found: tuple[Tensors, Tensors] | None = None
+        refusal: RuntimeError | None = None
+        for made, scale in FORMS:
+            tensors = [made(t) for t in self._draw(seed, scale)]
+            try:
+                right = evaluate_torch(self._task.program, tensors)
+            except RuntimeError as error:
+                refusal = error
+                continue
+            found = tensors, right
             if all(map(self._holds, right, self._task.program.returns)):
                 break
-        return tensors, right
+        if found is None:
+            assert refusal is not None
+            raise refusal
+        return found
 
     @staticmethod
     def _holds(right: torch.Tensor, item: Return) -> bool:
@@ -463,13 +498,6 @@ class TrialWorker:
             _log.info("the program: %s: %s", type(failure).__name__, failure)
             return 0.0
         return error if math.isfinite(error) else 0.0
-
-
-def _positive(values: torch.Tensor) -> torch.Tensor:
-    """Sizes of numbers, none 0 but those of 8 bits, which PyTorch only stores."""
-    found = values.abs()
-    computes = found.is_floating_point() and found.itemsize > 1
-    return found.clamp_min_(LEAST_POSITIVE) if computes else found
 
 
 def _rounds_to_tf32(task: Task) -> bool:

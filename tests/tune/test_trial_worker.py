@@ -48,6 +48,33 @@ def test_right_and_wrong_candidates() -> None:
     assert relative_error(torch.tensor([float("nan")]), torch.ones(1)) == float("inf")
 
 
+FACTORS: dict[str, Callable[[Any], Any]] = {
+    "its own": lambda x: torch.linalg.cholesky(x) * 2,
+    "not alone": lambda x: torch.linalg.cholesky(x * 2).square().sum(-1),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_matrices_have_factors(name: str) -> None:
+    """PyTorch refuses others, of which nothing could be timed."""
+    program = mirage.kernel(lambda x: FACTORS[name](x)).trace(
+        mirage.spec((3, 6, 6), "float32")
+    )
+    spec = input_spec(program.inputs[0], program)
+    judge = TrialWorker(Task(program, (spec,)), "cpu")
+    run = TritonExecutable(program, interpret=True)
+    assert judge.error_of(run) <= judge.tolerance()
+
+
+def test_what_takes_no_inputs_says_so() -> None:
+    program = mirage.kernel(lambda x: torch.linalg.cholesky(-x.abs())).trace(
+        mirage.spec((6, 6), "float32")
+    )
+    spec = input_spec(program.inputs[0], program)
+    with pytest.raises(RuntimeError, match="positive-definite"):
+        TrialWorker(Task(program, (spec,)), "cpu")
+
+
 @pytest.mark.parametrize("stopped", [(), (1,), range(99)], ids=["no", "once", "slow"])
 def test_what_is_far_too_slow_runs_a_few_times(
     monkeypatch: pytest.MonkeyPatch, stopped: Sequence[int]
