@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from mirage_dsl.core.types import f64
+from mirage_dsl.core.types import Scalar, f64
 from mirage_dsl.frontend.program import (
     Handle,
     build_graph,
+    product,
     results_of,
     sources_of,
     vars_of,
@@ -42,11 +43,20 @@ def known(x: Tensor) -> np.ndarray[Any, Any] | None:
     dtype = numpy_dtype(handle.value.dtype)
     number = recorder.constants.get(handle.value)
     if number is not None:
-        exact = None if number.extents else float(number.value)
+        exact = _exact(recorder, number)
         return None if exact is None else np.full(extents, exact, dtype)
     if not _is_of_constants(recorder, handle):
         return None
     return _along(recorder, handle, extents, _computed(recorder, handle).astype(dtype))
+
+
+def _exact(recorder: Recorder, number: Scalar) -> float | None:
+    """A constant of the program, which may depend on extents; None for dynamic ones."""
+    if not number.extents:
+        return float(number.value)
+    sizes = {name: product(recorder.dims.named(name)) for name, _ in number.extents}
+    known = {name: size for name, size in sizes.items() if size is not None}
+    return number.at(known) if len(known) == len(sizes) else None
 
 
 def _is_of_constants(recorder: Recorder, handle: Handle) -> bool:

@@ -135,6 +135,8 @@ NUMBERS: dict[str, Function] = {
     "items": lambda x: sum(x * r.item() for r in torch.linspace(0, 1, 4)),
     "int": lambda x: x[: int(torch.tensor([2, 1]).prod())],
     "bounds": lambda x: x[torch.tensor(1) : torch.tensor(3)],
+    "an extent": lambda x: x[: torch.tensor(x.shape[0]).item() - 1],
+    "a share of an extent": lambda x: x * torch.tensor(1 / x.shape[1]).item(),
     "a branch": lambda x: x * 2 if torch.arange(4).sum() > 3 else x * 3,
     "float": lambda x: x * float(torch.ones(3).sum()),
 }
