@@ -82,6 +82,7 @@ class Case:
         special: Elements of every input that are not finite, at these places.
         tolerance: Relative to the largest element; that of the coarsest dtype, unless
             given.
+        definite: Inputs are positive definite matrices.
     """
 
     graph: KernelGraph
@@ -89,10 +90,13 @@ class Case:
     sizes: Sequence[Mapping[str, int]] = ({},)
     special: bool = False
     tolerance: float | None = None
+    definite: bool = False
 
     def inputs(self, sizes: Mapping[str, int]) -> list[torch.Tensor]:
         """Tensors of a call."""
         tensors = random_inputs(self.graph, low=self.low, **dict(sizes))
+        if self.definite:
+            tensors = [t @ t.mT + torch.eye(len(t.mT)) for t in tensors]
         if self.special:
             for tensor in tensors:
                 flat = tensor.reshape(tensor.shape[0], -1)
@@ -899,7 +903,7 @@ def _symbolic() -> KernelGraph:
 def _windows() -> Iterator[tuple[str, Case]]:
     """Operators that only PyTorch computes, which every host calls."""
     for name, program in windows.ROWS.items():
-        yield f"{name} alone", Case(program.traced)
+        yield f"{name} alone", Case(program.traced, definite=program.definite)
         turned = map_nodes(program.traced, _channels_last)
         if turned != program.traced:
             yield f"{name} with channels last alone", Case(turned)

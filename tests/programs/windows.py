@@ -90,7 +90,7 @@ _LINALG: Mapping[str, Program] = {
     "qr_r": _factor("qr", 1),
     **{name: _factor("svd", at) for at, name in enumerate(("svd_u", "svd_s", "svd_v"))},
     "eigh": _factor("eigh", 0),
-    "eigh_vectors": _factor("eigh", 1),
+    "eigh_vectors": _factor("eigh", 1, definite=True),
     "eigvalsh": _factor("eigvalsh"),
     "solve": _program(lambda a, b: torch.linalg.solve(a, b), (2, 4, 4), (2, 4, 3)),
     "solve_triangular": _program(
