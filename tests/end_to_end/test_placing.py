@@ -386,8 +386,8 @@ def test_a_position_outside_is_an_error() -> None:
 
 
 REFUSED: dict[str, Function] = {
-    "what meets is added": lambda x, i, v: x.scatter(
-        0, i[:, None].expand(5, 16), v, reduce="add"
+    "what meets is divided": lambda x, i, v: x.scatter(
+        0, i[:, None].expand(5, 16), v, reduce="divide"
     ),
     "an index of floats": lambda x, i, v: x.index_copy(0, v[:, 0] + i, v),
     "too few slices": lambda x, i, v: x.index_copy(0, i, v[:3]),
