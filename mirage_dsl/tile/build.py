@@ -102,6 +102,7 @@ from mirage_dsl.ops.definition import Kind, Operator, Term, Truth
 from mirage_dsl.ops.table import (
     ADD,
     CAST,
+    CONCAT,
     EXP,
     LESS,
     LESS_EQUAL,
@@ -128,6 +129,7 @@ from mirage_dsl.tile.program import (
     Fills,
     Finite,
     Formula,
+    Join,
     Known,
     Lane,
     Largest,
@@ -220,8 +222,10 @@ def eager(block: BlockGraph, around: Around) -> Suited[Around]:
     types = _types_after(split, block, around, types)
     apart, around = split_lanes(split, around, types)
     types = _types_after(apart, split, around, types)
-    rowed, around = with_rows(apart, around, types)
-    types = _types_after(rowed, apart, around, types)
+    paired, around = split_pairs(apart, around, types)
+    types = _types_after(paired, apart, around, types)
+    rowed, around = with_rows(paired, around, types)
+    types = _types_after(rowed, paired, around, types)
     widened = widen_joins(rowed, types)
     types = _types_after(widened, rowed, around, types)
     pieces = Pieces(widened, types, around.extents, around.most)
@@ -464,6 +468,136 @@ class _Lanes(_Splitter):
             self._nodes.append(Apply(names[-1], SLICE, (node.result,), attrs))
         self._parts[node.result] = tuple(names)
         self._dims[node.result] = self._dim.name, self._lanes
+
+
+# -- Pairs of bytes --------------------------------------------------------------------
+
+
+def split_pairs(
+    block: BlockGraph, around: Around, types: Mapping[str, TensorType]
+) -> tuple[BlockGraph, Around]:
+    """The block whose loop computes for the bytes of a pair apart.
+
+    What is made of bytes for the matrix unit would have to change threads byte by byte,
+    with all that lie next to each other.  Two of them in a word of 16 bits move as
+    fast as one number of f16 does.  So what the loop makes along a dim of two, which
+    is the innermost of the bytes, is made for each of the two; behind the loop they are
+    joined, where something reads both:
+
+                                         w0 = slice w dim(d) start(0) stop(1)
+        v = matmul x, w over(k)          w1 = slice w dim(d) start(1) stop(2)
+        s = accumulate v            →    s0 = accumulate (matmul x, w0 over(k))
+        y = silu s                       s1 = accumulate (matmul x, w1 over(k))
+                                         s = concat s0, s1 to(d)
+                                         y = silu s
+
+    Args:
+        block: The block.
+        around: Its kernel graph.
+        types: Of the block's values.
+    """
+    for dim in _paired(block, around, types):
+        parts = _parts_of(dim, PAIR, around)
+        try:
+            nodes = tuple(_Pairs(block, types, dim, parts).split(block.nodes))
+        except UnsupportedError:
+            continue
+        made = replace(block, nodes=nodes)
+        extents = {**around.extents, **dict.fromkeys(parts, 1)}
+        outer = replace(around, extents=extents)
+        kinds = block_types(made, outer.types)
+        if Pieces(made, kinds, extents, outer.most)[dim].width == PAIR:
+            block, around, types = made, outer, kinds
+    return block, around
+
+
+PAIR = 2
+"""Elements of a dim that are a pair."""
+
+
+def _paired(
+    block: BlockGraph, around: Outer, types: Mapping[str, TensorType]
+) -> list[Dim]:
+    """The dims of two elements along which the loop reads bytes for products."""
+    settled = {d for s in block.settled for d in types[s.value].dims}
+    found: list[Dim] = []
+    for load in block.loads if block.loop is not None else ():
+        kind = around.types[load.source]
+        if kind.dtype.itemsize != 1 or kind.dtype is boolean:
+            continue
+        *others, dim = memory_order(load, kind) or (Dim(""),)
+        if dim != dim.whole or around.extents.get(dim.name) != PAIR:
+            continue
+        looped = any(d.loop for d in others)
+        if (
+            looped
+            and dim not in settled
+            and _multiplied(load.result, dim, block, types)
+        ):
+            found.append(dim)
+    return list(dict.fromkeys(found))
+
+
+def paired_dims(graph: KernelGraph) -> set[str]:
+    """The dims of pairs of bytes that some block of a μGraph reads for products."""
+    if all(i.type.dtype.itemsize > 1 for i in graph.inputs):
+        return set()
+    outer = outer_of(graph)
+    found = (_paired(b, outer, block_types(b, outer.types)) for b in graph.blocks)
+    return {dim.name for dims in found for dim in dims}
+
+
+def _multiplied(
+    value: str, dim: Dim, block: BlockGraph, types: Mapping[str, TensorType]
+) -> bool:
+    """Whether a value becomes an operand of a product that keeps a dim of it."""
+    made = {value}
+    for node in block.applies:
+        if made.isdisjoint(node.values) or dim not in types[node.result].dims:
+            continue
+        if node.op.kind is Kind.CONTRACTION:
+            return True
+        made.add(node.result)
+    return False
+
+
+class _Pairs(_Lanes):
+    """Splits what the loop makes of a dim; what is read behind it is joined again."""
+
+    def __init__(
+        self,
+        block: BlockGraph,
+        types: Mapping[str, TensorType],
+        dim: Dim,
+        parts: tuple[str, ...],
+    ) -> None:
+        super().__init__(types, dim, parts)
+        sums = [n for n in block.nodes if isinstance(n, Accumulate | RunningMax)]
+        needed = post_order(makers(block), [v for n in sums for v in operands_of(n)])
+        self._apart = {n.result for n in (*needed, *sums)}
+        self._whole = {n.result for n in block.loads}
+
+    def split(self, nodes: tuple[BlockNode, ...]) -> list[BlockNode]:
+        for node in nodes:
+            if not isinstance(node, BlockStore) and node.result in self._apart:
+                super().split((node,))
+            else:
+                self._nodes += [*self._joined(operands_of(node)), node]
+        read = {v for n in self._nodes for v in operands_of(n)}
+        lanes = {v for load in self._whole for v in self._parts.get(load, ())}
+        return [
+            n
+            for n in self._nodes
+            if isinstance(n, BlockStore) or n.result in read or n.result not in lanes
+        ]
+
+    def _joined(self, values: Iterable[str]) -> Iterable[Apply]:
+        """What joins the parts of those values that are there in parts alone."""
+        for value in dict.fromkeys(values):
+            if value in self._parts and value not in self._whole:
+                self._whole.add(value)
+                attrs = (("dims", self._lanes), ("to", self._dim.name))
+                yield Apply(value, CONCAT, self._parts[value], attrs)
 
 
 # -- Rows for vectors ------------------------------------------------------------------
@@ -937,6 +1071,8 @@ class Layout:
                     found = frozenset[Dim]().union(*map(self.batches, node.values))
                 case Accumulate():
                     found = self.batches(node.operand)
+                case Apply() if node.op is CONCAT:
+                    found = self.batches(node.values[0])
                 case _:
                     found = frozenset[Dim]()
             self._batches[value] = found
@@ -1066,6 +1202,9 @@ class Layout:
     def _apply_order(self, node: Apply) -> Order:
         if node.op.kind is Kind.CONTRACTION:
             return self.products[node.result].result
+        if node.op is CONCAT:
+            axes, lane = self.axes(node.result), self._order_of(node.values[0])
+            return (*lane, *(d for d in axes if d not in lane))
         if node.op.kind is not Kind.ELEMENTWISE:
             axes, (value, *_) = self.axes(node.result), node.values
             wish = self._wishes.get(value) if node.op is SLICE else None
@@ -2274,6 +2413,8 @@ class _Builder:
         operands = self._operands(node)
         if node.op.kind is Kind.ELEMENTWISE:
             return self._elementwise(node, operands)
+        if node.op is CONCAT:
+            return self._join(node, operands)
         (operand,) = operands
         assert isinstance(operand, str)
         if node.op is SLICE and self._is_lane(node, operand):
@@ -2442,6 +2583,14 @@ class _Builder:
         fills = {d: f for d, f in self._fills[operand].items() if d != along}
         lane = self._make(Lane(node.result, tile, operand, along, at), fills)
         return self._turned(lane, self._layout.orders[node.result])
+
+    def _join(self, node: Apply, operands: Sequence[Operand]) -> str:
+        """The two elements of a dim, which is the last axis."""
+        along, order = Dim(str(node.attr("to"))), self._layout.orders[node.result]
+        first, second = (self._turned(str(o), order[:-1]) for o in operands)
+        fills = _held_in_all([self._fills[first], self._fills[second]])
+        tile = Tile(self._tiles[first].dtype, order)
+        return self._make(Join(node.result, tile, first, second, along), fills)
 
     def _reduction(self, node: Apply, operand: str) -> str:
         operand = self._in_f32(operand)

@@ -29,6 +29,7 @@ from mirage_dsl.tile.program import (
     Convert,
     Finite,
     Formula,
+    Join,
     Lane,
     Largest,
     Load,
@@ -330,6 +331,10 @@ def _expected_orders(view: _View, statement: Statement) -> Iterator[_Expected]:
         case Pick():
             yield statement.operand, statement.tile.axes, True
             yield statement.other, statement.tile.axes, True
+        case Join():
+            rest = tuple(d for d in statement.tile.axes if d != statement.along)
+            yield statement.operand, rest, True
+            yield statement.other, rest, True
         case _:
             pass
 
@@ -368,6 +373,8 @@ def _result_axes(view: _View, statement: Statement) -> Order | None:
         case Lane():
             own = view.tiles[statement.operand].axes
             return tuple(d for d in own if d != statement.along)
+        case Join():
+            return (*view.tiles[statement.operand].axes, statement.along)
         case Load():
             return _read_axes(view, statement.tile.axes, _read_pieces(view, statement))
         case Positions():
@@ -462,6 +469,21 @@ def lanes_are_there(view: _View) -> Iterator[Problem]:
             yield statement, what, "take one that is there"
         if own.dtype != statement.tile.dtype:
             yield statement, f"{statement.operand} is in {own.dtype}", "keep its format"
+
+
+def both_lanes_are_joined(view: _View) -> Iterator[Problem]:
+    """Two tiles of one format are the lanes of a whole dim of two elements."""
+    for statement, _ in view.statements:
+        if not isinstance(statement, Join):
+            continue
+        along, extent = statement.along, view.program.extents.get(statement.along.name)
+        if along != along.whole or extent != len(reads(statement)):
+            what = f"joins two tiles along {along}, which has {extent} elements"
+            yield statement, what, "join the two of a whole dim"
+        for name in reads(statement):
+            if view.tiles[name].dtype != statement.tile.dtype:
+                what = f"{name} is in {view.tiles[name].dtype}"
+                yield statement, what, "keep its format"
 
 
 def formats_fit(view: _View) -> Iterator[Problem]:
@@ -736,7 +758,7 @@ class _Lanes:
                 self.fills[statement.result] = {
                     d: (0.0 if f == -math.inf else f, c) for d, (f, c) in held.items()
                 }
-            case Pick():
+            case Pick() | Join():
                 pair = (statement.operand, statement.other)
                 self.fills[statement.result] = self._both(*pair)
             case Lane():
@@ -1013,6 +1035,7 @@ RULES: tuple[Rule, ...] = (
     all_axes_kept,
     halves_are_sums,
     lanes_are_there,
+    both_lanes_are_joined,
     formats_fit,
     made_where_read,
     loads_have_stand_ins,

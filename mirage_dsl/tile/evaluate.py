@@ -43,6 +43,7 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Join,
     Lane,
     Largest,
     Load,
@@ -212,7 +213,7 @@ class _Evaluation(Generic[V]):
             case Finite() | Merge():
                 # Maxima that serve as shifts are finite in every domain.
                 found = self.get(statement.operand)
-            case Convert() | Lane():
+            case Convert() | Lane() | Join():
                 found = self._formed(statement)
             case MaskStatement():
                 where = [d for d, when in statement.where if self._holds(when)]
@@ -296,8 +297,10 @@ class _Evaluation(Generic[V]):
             operands = [self._elementwise(statement.inner, operands, axes)]
         return self._elementwise(statement.op, operands, axes)
 
-    def _formed(self, statement: Convert | Lane) -> Named[V]:
-        """A tile in another order of axes, or what it is at a place of one."""
+    def _formed(self, statement: Convert | Lane | Join) -> Named[V]:
+        """A tile in another order of axes, what it is at a place of one, or two."""
+        if isinstance(statement, Join):
+            return self._joined(statement)
         named = self.get(statement.operand)
         if isinstance(statement, Convert):
             return self._lanes(named, statement.tile.axes)
@@ -310,6 +313,17 @@ class _Evaluation(Generic[V]):
         at = named.axis(name)
         one = self.domain.take(named.value, at, statement.at, statement.at + 1)
         return self._without(replace(named, value=one), name)
+
+    def _joined(self, statement: Join) -> Named[V]:
+        """Two tiles as the two lanes along a dim."""
+        along, lanes = statement.along, (statement.operand, statement.other)
+        first, second = map(self.get, lanes)
+        there = along.name in {*first.labels, *second.labels}
+        if there or self.pieces[along].width != len(lanes):
+            raise CheckError(f"{statement.result} joins two lanes along {along}")
+        both = self._together(first, second)
+        labels = tuple(along.name if n == LOOP else n for n in both.labels)
+        return self._lanes(replace(both, labels=labels), statement.tile.axes)
 
     def _reduce(self, statement: Reduce) -> Named[V]:
         named, over = self.get(statement.operand), _names(statement.over)
@@ -632,7 +646,7 @@ class _Evaluation(Generic[V]):
         return self.arrays.arranged(named, [d.name for d in dims])
 
 
-_Made = (Compute | Cast | Finite | Convert | Lane) | (
+_Made = (Compute | Cast | Finite | Convert | Lane | Join) | (
     MaskStatement | Merge | Pick | Reduce | Scan
 )
 

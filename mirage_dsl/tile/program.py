@@ -1156,6 +1156,26 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class Join:
+    """Two tiles as the two lanes along a whole dim, which is the last axis.
+
+    Attributes:
+        result: Its name.
+        tile: Its type.
+        operand: The first lane.
+        other: The second one.
+        along: The dim.
+    """
+
+    result: str
+    tile: Tile
+    operand: str
+    other: str
+    along: Dim
+    notes: Notes = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Pick:
     """`other` where `when` holds, else `operand`: which copy of a tile is read."""
 
@@ -1372,6 +1392,7 @@ Assignment = (
     | Mask
     | Merge
     | Lane
+    | Join
     | Pick
     | Reduce
     | Scan
@@ -1535,7 +1556,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
             | (Reduce() | Scan())
         ):
             return (statement.operand,)
-        case Pick():
+        case Pick() | Join():
             return (statement.operand, statement.other)
         case Product():
             into = () if statement.into is None else (statement.into,)

@@ -53,6 +53,7 @@ from mirage_dsl.tile.program import (
     Convert,
     Finite,
     Formula,
+    Join,
     Lane,
     Largest,
     Load,
@@ -87,7 +88,7 @@ _VERSION = 1
 
 _KEYWORDS = frozenset(
     {"tile", "where", "block", "side", "carry", "store", "ask", "wait", "announce"}
-    | {"loop", "load", "pick", "rounded", "if", "else", "not"}
+    | {"loop", "load", "pick", "join", "rounded", "if", "else", "not"}
 )
 """Words that are names of values only between backticks."""
 
@@ -230,8 +231,9 @@ def _action(statement: Assignment) -> str:
             return f"positions [{axis_text(statement.at)}]"
         case Compute():
             return _application(statement)
-        case Pick():
-            return f"pick {quoted(statement.operand)}, {quoted(statement.other)}"
+        case Pick() | Join():
+            word = type(statement).__name__.lower()
+            return f"{word} {quoted(statement.operand)}, {quoted(statement.other)}"
         case Product():
             return f"{quoted(statement.left)} @ {quoted(statement.right)}"
         case Reduce() | Scan():
@@ -263,7 +265,7 @@ def _details(statement: Assignment | Ask) -> Iterator[str]:
         case Reduce():
             yield _clause("over", statement.over)
             yield "" if statement.halves is False else f"halves({statement.halves})"
-        case Scan():
+        case Scan() | Join():
             yield _clause("along", (statement.along,))
         case Positions():
             pass
@@ -793,6 +795,7 @@ _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "mask": ("fill", "where", "when"),
         "merge": ("sides",),
         "lane": ("along", "at"),
+        "join": ("along",),
         "largest": ("last", "scale"),
         "@": ("batch", "rows", "columns", "over", "wgmma", "precision", "into"),
         "ask": ("tiles", "when"),
@@ -1242,6 +1245,7 @@ class _Assigned:
             "mask": self._mask,
             "merge": self._merge,
             "lane": self._lane,
+            "join": self._join,
             "largest": self._largest,
             "@": self._product,
         }
@@ -1321,6 +1325,13 @@ class _Assigned:
             raise details.missing("at")
         (operand,) = self._operands()
         return Lane(self._result, self._tile, operand, dims[0], at, self._notes)
+
+    def _join(self, details: _Details) -> Join:
+        dims = details.dims("along")
+        if len(dims) != 1:
+            raise details.missing("along")
+        first, second = self._operands()
+        return Join(self._result, self._tile, first, second, dims[0], self._notes)
 
     def _largest(self, details: _Details) -> Largest:
         last, scale = self._of.name(details.require("last")), details.name("scale")

@@ -55,6 +55,7 @@ from mirage_dsl.ir.maps import (
 from mirage_dsl.ir.walk import map_nodes, operands_of, results_of
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import LESS, LESS_EQUAL, WHERE
+from mirage_dsl.tile.build import PAIR, paired_dims
 from mirage_dsl.verify.constants import brought_together, literals, with_literals
 
 # -- What two graphs have in common ----------------------------------------------------
@@ -681,6 +682,11 @@ class _Shrinking:
         pools = self._pools()
         unseen, summed = self._unseen(), self._summed()
         self.sizes.update(self._bound_sizes(other))
+        # Tile programs take pairs apart, so they have to be pairs here too.
+        for name in paired_dims(self.graphs[1]):
+            (first, *others) = self.segments.of((1, name))
+            if not others:
+                self.sizes.setdefault(first, PAIR)
         taken = set(self.sizes.values())
         for key in keys:
             demand = demands.get(self.classes.find(key), 0)

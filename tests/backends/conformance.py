@@ -679,6 +679,91 @@ def _parts_of_bytes() -> Iterator[tuple[str, KernelGraph]]:
     yield "three parts of bytes, one row", parts_of_bytes(3, 2, rows=1, n=40)
 
 
+_PAIRS_OF_BYTES = """mirage 1
+
+mugraph pairs(
+  x: f16[m, (a b)], w: {dtype}[(a b), (d p)], c: f16[(d p)]
+) -> f32[m, (d p)] where m = {rows}, a = {a}, b = 16, d = {d}, p = 2 {{
+  y = block grid(d / 16) loop(a / 4) {schedule} {{
+    x_t = load x[m, (a/loop b)]
+    w_t = load w[(a/loop b), (d/grid p)]
+    c_t = load c[(d/grid p)]
+    {convert}
+    q = matmul x_t, v over(b)
+    s = accumulate q
+    t = sum s over(a)
+    u = mul t, c_t
+    store y[m, (d/grid p)] = u
+  }}
+  return y
+}}
+"""
+FLOATS = "v = cast w_t dtype(f16)"
+WHOLE = "f = to_f32 w_t\n    v = cast f dtype(f16)"
+
+
+def pairs_of_bytes(
+    dtype: str = "f8e4m3", rows: int = 5, a: int = 8, d: int = 32, schedule: str = ""
+) -> KernelGraph:
+    """A product with bytes of which two in a row are kept together.
+
+    Args:
+        dtype: Of the bytes.
+        rows: Of the other factor.
+        a: Parts of what is summed.
+        d: Pairs in a row of bytes.
+        schedule: Of the block.
+    """
+    convert = FLOATS if dtype.startswith("f") else WHOLE
+    fields = {"rows": rows, "a": a, "d": d, "schedule": schedule}
+    return parse(_PAIRS_OF_BYTES.format(dtype=dtype, convert=convert, **fields))
+
+
+_PAIRS_OF_HALVES = """mirage 1
+
+mugraph halves(
+  x: f16[m, (a n h)], w: u8[(a n), (d p)], s: f16[a, (d p)]
+) -> f32[m, (d p)] where m = 5, a = {a}, n = 16, h = 2, d = 24, p = 2 {{
+  i = index h
+  y = block grid(d / 16) loop(a / 4) {{
+    i_t = load i[h]
+    j = mul i_t, 4
+    k = to_u8 j
+    x_t = load x[m, (a/loop n h)]
+    w_t = load w[(a/loop n), (d/grid p)]
+    s_t = load s[a/loop, (d/grid p)]
+    r = shift_right w_t, k
+    b = bit_and r, 15
+    c = to_i8 b
+    e = sub c, 8
+    f = to_f32 e
+    v = cast f dtype(f16)
+    q = matmul x_t, v over(n, h)
+    g = mul q, s_t
+    z = accumulate g
+    t = sum z over(a)
+    store y[m, (d/grid p)] = t
+  }}
+  return y
+}}
+"""
+
+
+def pairs_of_halves(a: int = 8) -> KernelGraph:
+    """The same with halves of bytes, and a scale for each part of what is summed."""
+    return parse(_PAIRS_OF_HALVES.format(a=a))
+
+
+def _pairs_of_bytes() -> Iterator[tuple[str, KernelGraph]]:
+    for dtype in ("f8e4m3", "f8e5m2", "u8", "i8"):
+        yield f"pairs of {dtype}", pairs_of_bytes(dtype)
+    yield "pairs of bytes swapped", pairs_of_bytes(schedule="swap_operands(true)")
+    yield "pairs of bytes ragged", pairs_of_bytes(d=20, a=6)
+    yield "pairs of bytes, one row", pairs_of_bytes(rows=1)
+    yield "pairs of halves of bytes", pairs_of_halves()
+    yield "pairs of halves of bytes ragged", pairs_of_halves(6)
+
+
 def _joined_operands() -> KernelGraph:
     """A product of joined operands, of which one is computed."""
     g = KernelBuilder("joined", m=5, k=24, n=20, r=4)
@@ -921,6 +1006,7 @@ def _all() -> Iterator[tuple[str, Case]]:
     yield from _accumulators()
     yield from _blocks()
     yield from ((n, Case(g, tolerance=4e-3)) for n, g in _parts_of_bytes())
+    yield from ((n, Case(g, tolerance=4e-3)) for n, g in _pairs_of_bytes())
     yield from _kernels()
 
 

@@ -39,6 +39,7 @@ from mirage_dsl.tile.program import (
     Cast,
     Compute,
     Finite,
+    Join,
     Lane,
     Largest,
     Load,
@@ -172,6 +173,9 @@ class _Scope:
                 yield f"over {less.over}", less
             case Lane():
                 yield from self._lanes(statement)
+            case Join():
+                lanes = {"operand": statement.other, "other": statement.operand}
+                yield "lanes exchanged", replace(statement, **lanes)
             case Scan():
                 yield from _scans(statement)
             case _:
@@ -180,7 +184,8 @@ class _Scope:
 
     def _operands(self, statement: Statement) -> Iterator[tuple[str, Statement]]:
         """Another value of the same type in the place of one."""
-        for field in ("operand", "left", "right", "scale", "target", "into", "state"):
+        fields = ("operand", "other", "left", "right")
+        for field in (*fields, "scale", "target", "into", "state"):
             name = getattr(statement, field, None)
             if name is None or name not in self.tiles:
                 continue
@@ -441,6 +446,8 @@ class _Meaning:
                 return ("finite", term)
             case Lane():
                 return ("lane", statement.along, statement.at, term)
+            case Join():
+                return ("join", statement.along, term, self.terms[statement.other])
             case Pick():
                 other = self.terms[statement.other]
                 same = term == other

@@ -93,6 +93,17 @@ BROKEN = (
             "f16[m/grid, d] = lane q_tile along(n/loop) at(0)",
         )
     ),
+    *(
+        (
+            "both_lanes_are_joined",
+            "guarded(m/grid, d)\n  carry last",
+            f"guarded(m/grid, d)\n  both: {join}\n  carry last",
+        )
+        for join in (
+            "f16[m/grid, d, n/loop] = join q_tile, q_tile along(n/loop)",
+            "f32[m/grid, d, n/loop] = join q_tile, q_tile along(n/loop)",
+        )
+    ),
     ("formats_fit", "exp(masked - shift)", "exp(narrow_ - shift)"),
     ("formats_fit", "over(d)\n    masked", "over(d) precision(tf32)\n    masked"),
     ("formats_fit", "  wait\n", "  wait\n  at: f32[m/grid] = positions [m/grid]\n"),

@@ -10,7 +10,11 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.ir.graph import KernelGraph
-from tests.backends.conformance import parts_of_bytes
+from tests.backends.conformance import (
+    pairs_of_bytes,
+    pairs_of_halves,
+    parts_of_bytes,
+)
 from tests.tile.mutants import Verdicts, benches, mutants, scheduled
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -81,6 +85,24 @@ def test_lanes_and_parts_of_bytes_that_are_exchanged_are_refused() -> None:
         word for what in taken for word in re.findall(r"lane|left|right|\bk\.", what)
     }
     assert found == {"lane", "left", "right", "k."}
+
+
+@pytest.mark.parametrize("graph", [pairs_of_bytes(a=6), pairs_of_halves(6)])
+def test_lanes_of_pairs_that_are_exchanged_are_refused(graph: KernelGraph) -> None:
+    *_, bench = benches(graph)
+    (program,) = bench.programs
+    assert bench.accepts(0, program)
+    taken: list[str] = []
+    pairs = r"\S+\.(0 for \S+ \S+\.1|1 for \S+ \S+\.0)$"
+    # The small sizes have three halves: all of a byte is shifted out of the last.
+    same = r"operand w_t|\.2\."
+    for mutant in mutants(program):
+        exchanged = re.match(rf"lanes? (exchanged|\d|along)|{pairs}", mutant.what)
+        if exchanged and not re.search(same, mutant.what):
+            assert not bench.accepts(0, mutant.program), mutant.what
+            taken.append(mutant.what)
+    found = {re.sub(r"\S+ for (\w+) .*", r"\1", what) for what in taken}
+    assert found >= {"lanes exchanged", "lane 0", "lane 1", "operand", "other"}
 
 
 def all_are_refused(name: str, graph: KernelGraph) -> None:

@@ -178,6 +178,8 @@ class Printer:
                 return f"np.transpose({self.name(operand)}, {turns})"
             case tp.Lane(_, _, of, along, at):
                 return f"{self.name(of)}.take({at}, {self.axes[of].index(along)})"
+            case tp.Join(_, _, operand, other):
+                return f"np.stack(({self.name(operand)}, {self.name(other)}), -1)"
             case tp.Mask(_, tile, operand, fill, where):
                 inside = self.inside([d for d, _ in where], tile.axes)
                 return f"floats.mask({self.name(operand)}, {inside}, float('{fill}'))"

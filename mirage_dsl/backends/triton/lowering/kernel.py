@@ -82,6 +82,7 @@ from mirage_dsl.tile.program import (
     Compute,
     Convert,
     Finite,
+    Join,
     Lane,
     Largest,
     Load,
@@ -1393,6 +1394,7 @@ class _Printer:
             Mask: self._mask,
             Merge: self._merge,
             Lane: self._lane,
+            Join: self._join,
             Reduce: self._reduce,
             Scan: self._scan,
             Product: self._product,
@@ -1881,6 +1883,10 @@ class _Printer:
             tile = self._tiles.reshaped_as(tile, axes)
         lane = self._tiles.lane(tile, step.along, step.at)
         self._variables[step.result] = self._tiles.arranged(lane, step.tile.axes)
+
+    def _join(self, step: Join) -> None:
+        lanes = (self._variables[o].name for o in (step.operand, step.other))
+        self._name(step, self._bind(step.result, f"tl.join({', '.join(lanes)})"))
 
     # -- Sums ----------------------------------------------------------------------
 
