@@ -20,6 +20,15 @@ start: it reads more bytes at once, and nothing has to be moved for the product.
 So can a load of which lanes are taken along the innermost dim, that has its axis behind
 the others then.
 
+**Pairs loaded as words.**  Of what is loaded along a dim of two, innermost in memory,
+only the two lanes are read: then each two can be one word of twice the size, which is
+taken apart where it is used.  Words of bytes lie in the registers of a matrix product
+as numbers of 16 bits do.
+
+    w = load w[k/loop, (d p)]              words of w[k/loop, d]
+    w0 = lane w along(p) at(0)        →    f16 of their low bytes
+    w1 = lane w along(p) at(1)             and of their high bytes
+
 **Elements changed in place.**  A program has no memory: a cache with a new row is a new
 tensor, chosen element by element from the old one and from the row.
 
@@ -85,7 +94,10 @@ from mirage_dsl.tile.program import (
 # -- Bytes unpacked in a step ----------------------------------------------------------
 
 Part = Literal["byte", "low", "high", "both"]
-"""Which bits of a byte: all, the lower or the higher four, or both in turn."""
+"""Which bits of a byte: all, the lower or the higher four, or both in turn.
+
+All bits of a float are the number that it is.
+"""
 
 MOST_OFFSET = 1024
 """Offsets up to here: what is left of a byte is a number of f16."""
@@ -102,12 +114,14 @@ class Unpacked:
         part: Which bits.
         less: What is subtracted.
         along: The dim of two lanes that tells which half, where it is both.
+        lane: Which byte of a pair, where the source is loaded as words.
     """
 
     source: str
     part: Part
     less: int = 0
     along: Dim | None = None
+    lane: int | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +131,8 @@ class Packed:
     Attributes:
         floats: The values that are, in f32 or f16.
         steps: Values that only lead there: nobody else reads them.
-        factors: Operands of 16 bits of the matrix unit that are made of bytes.
+        factors: Operands of 16 bits of the matrix unit that are made of bytes, but of
+            words.
     """
 
     floats: Mapping[str, Unpacked]
@@ -125,19 +140,23 @@ class Packed:
     factors: frozenset[str]
 
 
-def packed(program: TileProgram, lanes: Callable[[Dim], int] | None = None) -> Packed:
+def packed(
+    program: TileProgram,
+    lanes: Callable[[Dim], int] | None = None,
+    words: Container[str] = (),
+) -> Packed:
     """What of a program's values is unpacked from bytes in a step.
 
     Args:
         program: The program.
         lanes: How many lanes a piece has; its extent if nothing is given.
+        words: Its loads of words.
     """
     tiles = tiles_of(program)
     if all(t.dtype.itemsize > 1 for t in tiles.values()):
         return Packed({}, frozenset(), frozenset())
-    return _UnpackedFinder(
-        program, tiles, lanes or (lambda d: _extent(d, program))
-    ).found()
+    lanes = lanes or (lambda d: _extent(d, program))
+    return _UnpackedFinder(program, tiles, lanes, words).found()
 
 
 def _extent(dim: Dim, program: TileProgram) -> int:
@@ -151,9 +170,11 @@ class _UnpackedFinder:
         program: TileProgram,
         tiles: Mapping[str, Tile],
         lanes: Callable[[Dim], int],
+        words: Container[str],
     ) -> None:
         self._tiles = tiles
         self._lanes = lanes
+        self._words = words
         self._statements = [s for s, _ in walk(program.body)]
         self._makers: dict[str, Statement] = {}
         for statement in self._statements:
@@ -169,9 +190,11 @@ class _UnpackedFinder:
                     part = self._part(statement.operands[0], leading)
                     if part is not None and self._suits(statement, part):
                         floats[statement.result] = part
-                case Cast() if statement.operand in floats:
-                    if statement.tile.dtype == f16:
-                        floats[statement.result] = floats[statement.operand]
+                case Cast() if statement.tile.dtype == f16:
+                    part = floats.get(statement.operand)
+                    part = part or self._float(statement.operand, leading)
+                    if part is not None:
+                        floats[statement.result] = part
                 case _:
                     pass
         leading |= self._only_cast(floats)
@@ -184,7 +207,8 @@ class _UnpackedFinder:
         for statement in self._statements:
             match statement:
                 case Load() if statement.tile.dtype.itemsize == 1:
-                    of_bytes.update(makes(statement))
+                    if statement.result not in self._words:
+                        of_bytes.update(makes(statement))
                 case (
                     Compute() | Cast() | Convert() | Mask() | Merge() | Lane() | Pick()
                 ):
@@ -230,6 +254,7 @@ class _UnpackedFinder:
         """Whether the floats have the axes of the bytes, and the one that is both."""
         axes = tuple(d for d in made.tile.axes if d != part.along)
         source = self._tiles[part.source].axes
+        source = source if part.lane is None else source[:-1]
         alone = part.along is None or part.along in made.tile.axes
         return bool(axes) and alone and axes == source
 
@@ -242,8 +267,27 @@ class _UnpackedFinder:
         if found is not None:
             leading.add(value)
             return found
+        return self._byte(value, leading) if dtype in (u8, i8) else None
+
+    def _byte(self, value: str, leading: set[str]) -> Unpacked | None:
+        """A value as it was loaded: bytes, or one of the two of each word."""
+        made = self._makers[value]
+        if isinstance(made, Lane) and made.operand in self._words:
+            leading.add(value)
+            return Unpacked(made.operand, "byte", lane=made.at)
         loaded = isinstance(made, Load | Convert | Mask | Pick)
-        return Unpacked(value, "byte") if loaded and dtype in (u8, i8) else None
+        return Unpacked(value, "byte") if loaded else None
+
+    def _float(self, value: str, leading: set[str]) -> Unpacked | None:
+        """A float of 8 bits that is one of the two of a word."""
+        own = set[str]()
+        found = (
+            self._byte(value, own) if self._tiles[value].dtype.itemsize == 1 else None
+        )
+        if found is None or found.lane is None or not self._tiles[value].dtype.is_float:
+            return None
+        leading |= own
+        return found
 
     def _step(self, made: Compute, leading: set[str]) -> Unpacked | None:
         op, dtype = made.op, made.tile.dtype
@@ -295,14 +339,16 @@ class _UnpackedFinder:
         value, by = made.operands
         if not isinstance(value, str) or self._tiles[value].dtype not in (u8, i8):
             return None
-        if isinstance(self._makers[value], Compute):
+        byte = self._byte(value, leading)
+        if byte is None:
             return None
         number = self._number(by, leading)
         if number is not None:
             part: dict[int, Part] = {0: "byte", HALF: "high"}
-            return Unpacked(value, part[number]) if number in part else None
+            return replace(byte, part=part[number]) if number in part else None
         along = self._halves(by, leading)
-        return None if along is None else Unpacked(value, "both", along=along)
+        both = along is not None and byte.lane is None
+        return replace(byte, part="both", along=along) if both else None
 
     def _number(self, operand: Operand, leading: set[str]) -> int | None:
         """A constant, also one that is computed of a position that is known."""
@@ -452,6 +498,45 @@ def _is_run(side: Order, at: tuple[Axis, ...], exact: Callable[[Dim], bool]) -> 
             first = axis.index(side[0])
             return axis[first : first + len(side)] == side
     return False
+
+
+# -- Pairs loaded as words -------------------------------------------------------------
+
+
+def words(program: TileProgram) -> Mapping[str, Dim]:
+    """The loads of which each two elements can be one word, with the dim of the two.
+
+    Those of programs that take pairs of bytes apart, and along the same dims.
+    """
+    statements = [s for s, _ in walk(program.body)]
+    loads = {s.result: s for s in statements if isinstance(s, Load)}
+    readers: dict[str, list[Statement]] = {}
+    for statement in statements:
+        for value in reads(statement):
+            readers.setdefault(value, []).append(statement)
+    found: dict[str, Dim] = {}
+    for name, load in loads.items():
+        inner = _innermost(load, program)
+        lanes = [s.along for s in readers.get(name, ()) if isinstance(s, Lane)]
+        alone = len(lanes) == len(readers.get(name, ())) and {*lanes} == {inner}
+        if alone and inner is not None and load.tile.axes[-1:] == (inner,):
+            found[name] = inner
+    dims = {d for name, d in found.items() if loads[name].tile.dtype.itemsize == 1}
+    return {name: dim for name, dim in found.items() if dim in dims}
+
+
+def _innermost(load: Load, program: TileProgram) -> Dim | None:
+    """A dim of two elements of one or two bytes that lie next to each other."""
+    kind = program.tensors.get(load.source)
+    if kind is None or not _is_plain(load) or kind.dtype.itemsize > LARGEST_OF_PAIR:
+        return None
+    dims = load.at[kind.order[-1]] if kind.order else ()
+    last = dims[-1:]
+    return last[0] if [_extent(d, program) for d in last] == [2] else None
+
+
+LARGEST_OF_PAIR = 2
+"""Bytes of an element of which two are one word."""
 
 
 # -- Elements changed in place ---------------------------------------------------------

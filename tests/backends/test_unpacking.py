@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,61 +22,14 @@ from mirage_dsl.tile.combined import Unpacked, packed
 from mirage_dsl.tile.program import Lane, Statement, TileProgram, tiles_of, walk
 from mirage_dsl.tile.text import parse as parse_tiles
 from mirage_dsl.tile.text import to_text
+from tests.backends.assembly import halves, run_assembly
 from tests.backends.conformance import BEHIND, MULTIPLIED, SUMMED, parts_of_bytes
 from tests.backends.running import check
 
-Words = NDArray[np.uint32]
 BYTES = np.arange(256, dtype=np.uint8)
 
 
 # -- The instructions ------------------------------------------------------------------
-
-
-def halves(words: Words) -> NDArray[np.float16]:
-    """Two numbers of f16 for each word, the lower bits first."""
-    return words.astype("<u4").view("<f2").reshape(-1, 2)
-
-
-def run_assembly(text: str, words: Words, constant: float) -> list[Words]:
-    """The two results of the assembly of a function, of words with four bytes each."""
-    pair = np.full((len(words), 2), constant, np.float16)
-    registers: dict[str, Words] = {"$2": words}
-    registers |= dict.fromkeys(("$3", "$4"), pair.view("<u4")[:, 0])
-
-    def value(name: str) -> Words:
-        if name in registers:
-            return registers[name]
-        return np.full_like(words, int(name, 16 if "x" in name else 10))
-
-    def permuted(a: Words, b: Words, selector: Words) -> Words:
-        found = np.stack([x.astype("<u4").view("u1").reshape(-1, 4) for x in (a, b)], 1)
-        picks = [int(selector[0]) >> shift & 7 for shift in (0, 4, 8, 12)]
-        return np.ascontiguousarray(found.reshape(-1, 8)[:, picks]).view("<u4")[:, 0]
-
-    def packed_pair(numbers: NDArray[np.float16]) -> Words:
-        return np.ascontiguousarray(numbers.astype("<f2")).view("<u4")[:, 0]
-
-    def fused(a: Words, b: Words, c: Words) -> Words:
-        x, y, z = (halves(v).astype(np.float64) for v in (a, b, c))
-        return packed_pair((x * y + z).astype(np.float16))
-
-    def masked(a: Words, b: Words, c: Words, table: Words) -> Words:
-        assert int(table[0]) == 0xEA, "the table of (a & b) | c"
-        return (a & b) | c
-
-    instructions: dict[str, Callable[..., Words]] = {
-        "mov.b32": lambda a: a,
-        "xor.b32": lambda a, b: a ^ b,
-        "prmt.b32": permuted,
-        "lop3.b32": masked,
-        "sub.f16x2": lambda a, b: packed_pair(halves(a) - halves(b)),
-        "fma.rn.f16x2": fused,
-    }
-    for line in re.findall(r"^\s*([a-z].*);$", text, re.MULTILINE):
-        name, rest = line.split(" ", 1)
-        target, *operands = (o.strip() for o in rest.split(","))
-        registers[target] = instructions[name](*map(value, operands))
-    return [registers["$0"], registers["$1"]]
 
 
 @pytest.mark.parametrize("less", [0, 8, 128, 1000])
@@ -98,7 +50,7 @@ def test_every_byte_becomes_its_number(
     offset = re.search(r"tl\.full\(a\.shape, (.*), tl\.float16\)", source)
     assert offset is not None
     constant = float(eval(offset[1], {"less": float(less)}))
-    results = run_assembly(assembly, BYTES.view("<u4"), constant)
+    results = run_assembly(assembly, BYTES.view("<u4"), [constant, constant])
     found = np.concatenate([halves(r) for r in results], axis=1).ravel()
     np.testing.assert_array_equal(found, right - less)
 

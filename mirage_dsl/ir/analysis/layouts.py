@@ -327,6 +327,30 @@ def _factored(node: Apply | BlockGraph, *, flattens: bool) -> bool:
     return found is not None and found.flattens == flattens
 
 
+def innermost(graph: KernelGraph, value: str, dim: str) -> tuple[str, int] | None:
+    """The input that a value lies in, and its axis whose last part a dim is.
+
+    None where other views than those that take dims apart lead there.
+
+    Args:
+        graph: The kernel graph.
+        value: An input, or a view.
+        dim: One of its dims.
+    """
+    made = makers(graph)
+    while isinstance(view := made.get(value), Apply):
+        found = view.factored
+        if found is None or found.flattens or dim in found.factors[:-1]:
+            return None
+        dim = found.whole if dim in found.factors else dim
+        (value,) = view.values
+    for item in graph.inputs:
+        for at, axis in enumerate(item.type.axes):
+            if item.name == value and dim in [d.name for d in axis[-1:]]:
+                return value, at
+    return None
+
+
 # -- Reductions of one element ---------------------------------------------------------
 
 
@@ -858,6 +882,7 @@ __all__ = [
     "built",
     "channels_together",
     "flat_values",
+    "innermost",
     "lies_with_channels_last",
     "middle",
     "places",

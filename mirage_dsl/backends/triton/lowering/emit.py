@@ -118,6 +118,7 @@ def plan(
     dense: Collection[str] = (),
     gapped: Collection[str] = (),
     over: Iterable[tuple[str, str]] = (),
+    apart: Collection[str] = (),
     most: Mapping[str, int] | None = None,
 ) -> ModulePlan:
     """The emitted module with its parts.
@@ -134,6 +135,8 @@ def plan(
         gapped: Flat values that have gaps between the axes that are one for kernels.
         over: Results of kernels that are stored where what they read lies, each with
             that: elements that stay are neither read nor stored.
+        apart: Values of which no two elements are loaded as one word, since they do not
+            lie as words do.
         most: The largest extents of symbolic dims: blocks can hold these whole.
 
     Raises:
@@ -157,6 +160,7 @@ def plan(
         flat=flat,
         gapped=gapped,
         over=dict(over),
+        apart=apart,
     )
     kernels = _kernels(graph, around)
     launcher = Launcher(graph, around, [k.name for k in kernels])
@@ -769,6 +773,153 @@ def _bytes(given: str) -> str:
             sub.f16x2 $1, u, $4;"""
 
 
+_FLOATS_OF_WORDS = '''
+@triton.jit
+def {name}(a):
+    """Both bytes of words, numbers of {what}, in f16."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(
+            """{{
+{assembly}
+            }}""",
+            "=&r,=&r,r",
+            [a],
+            dtype=(tl.float16, tl.float16),
+            is_pure=True,
+            pack=2,
+        )
+    low, high = (a & 255).to(tl.uint8), (a >> 8 & 255).to(tl.uint8)
+    low, high = low.to({kind}, bitcast=True), high.to({kind}, bitcast=True)
+    return low.to(tl.float16), high.to(tl.float16)
+'''
+"""A function of two words: of four bytes, of which results have the even, the odd."""
+
+
+_PARTS_OF_WORDS = '''
+@triton.jit
+def {name}(a, less):
+    """{what} of words, less a number, in f16."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(
+            """{{
+            .reg .b32 t, u;
+{assembly}
+            }}""",
+            "{constraints}",
+            [{operands}],
+            dtype=({formats}),
+            is_pure=True,
+            pack=2,
+        )
+{plain}
+'''
+"""The same of integers, or of both halves of each byte."""
+
+
+def _parts_of_words(
+    name: str,
+    what: str,
+    assembly: Sequence[str],
+    offsets: Sequence[str],
+    plain: Sequence[str],
+) -> str:
+    """The function that gives some parts of each byte.
+
+    Args:
+        name: Its name.
+        what: Of what.
+        assembly: Results come first, then the words, then offsets.
+        offsets: What is subtracted from the floats that parts are put into.
+        plain: What computes the parts without assembly, of the low byte and the high.
+    """
+    count = len(plain)
+    fulls = (f"tl.full(a.shape, {offset}, tl.float16)" for offset in offsets)
+    parts = [f"    p{at} = ({text}).to(tl.float32)" for at, text in enumerate(plain)]
+    given = (f"(p{at} - less).to(tl.float16)" for at in range(count))
+    return _PARTS_OF_WORDS.format(
+        name=name,
+        what=what,
+        assembly="\n".join(f"            {line}" for line in assembly),
+        constraints=",".join(["=&r"] * count + ["r"] * (1 + len(offsets))),
+        operands=", ".join(["a", *fulls]),
+        formats=", ".join(["tl.float16"] * count),
+        plain="\n".join([*parts, f"    return {', '.join(given)}"]),
+    )
+
+
+def _whole_bytes(given: str) -> list[str]:
+    """The assembly of both bytes of words, which stand under the bits of 1024."""
+    return [
+        given,
+        "lop3.b32 u, t, 0x00ff00ff, 0x64006400, 0xea;",
+        "sub.f16x2 $0, u, $3;",
+        "prmt.b32 t, t, 0x64646464, 0x4341;",
+        "sub.f16x2 $1, t, $3;",
+    ]
+
+
+def _half_bytes() -> list[str]:
+    """The assembly of halves: the higher ones stand four bits higher, under 64."""
+    lines = ["mov.b32 t, $4;"]
+    for at in (0, 2):
+        lines += [
+            "lop3.b32 u, t, 0x000f000f, 0x64006400, 0xea;",
+            f"sub.f16x2 ${at}, u, $5;",
+            "lop3.b32 u, t, 0x00f000f0, 0x54005400, 0xea;",
+            f"sub.f16x2 ${at + 1}, u, $6;",
+        ]
+    return [*lines[:5], "shr.u32 t, t, 8;", *lines[5:]]
+
+
+_HALVES_OF_BYTES = ("a & 15", "a >> 4 & 15", "a >> 8 & 15", "a >> 12 & 15")
+_OF_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "e4m3_pairs": _FLOATS_OF_WORDS.format(
+            name="e4m3_pairs",
+            what="f8e4m3",
+            kind="tl.float8e4nv",
+            assembly="""\
+            .reg .b32 t;
+            .reg .b16 l, h;
+            prmt.b32 t, $2, 0, 0x3120;
+            mov.b32 {l, h}, t;
+            cvt.rn.f16x2.e4m3x2 $0, l;
+            cvt.rn.f16x2.e4m3x2 $1, h;""",
+        ),
+        "e5m2_pairs": _FLOATS_OF_WORDS.format(
+            name="e5m2_pairs",
+            what="f8e5m2, the upper halves of f16",
+            kind="tl.float8e5",
+            assembly="""\
+            prmt.b32 $0, $2, 0, 0x2404;
+            lop3.b32 $1, $2, 0xff00ff00, 0, 0xea;""",
+        ),
+        "unsigned_pairs": _parts_of_words(
+            "unsigned_pairs",
+            "Both bytes, without a sign,",
+            _whole_bytes("mov.b32 t, $2;"),
+            ["1024.0 + less"],
+            ["a & 255", "a >> 8 & 255"],
+        ),
+        "signed_pairs": _parts_of_words(
+            "signed_pairs",
+            "Both bytes, with a sign,",
+            _whole_bytes("xor.b32 t, $2, 0x80808080;"),
+            ["1152.0 + less"],
+            ["(a & 255).to(tl.int8)", "(a >> 8).to(tl.int8)"],
+        ),
+        "half_pairs": _parts_of_words(
+            "half_pairs",
+            "The lower and the higher four bits of both bytes",
+            _half_bytes(),
+            ["1024.0 + less", "64.0 + less"],
+            _HALVES_OF_BYTES,
+        ),
+    }
+)
+"""The functions of words, by their names."""
+
+
 UNPACKING: Mapping[str, str] = MappingProxyType(
     {
         "kept": '''
@@ -811,6 +962,7 @@ def kept(a):
             offset="1152.0 + less",
             plain="a.to(tl.float32)",
         ),
+        **_OF_WORDS,
     }
 )
 """The functions, by their names."""

@@ -24,7 +24,7 @@ from collections.abc import (
     Sequence,
 )
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from pathlib import PurePath
@@ -43,6 +43,7 @@ from mirage_dsl.core.types import (
     f16,
     f32,
     i8,
+    i16,
     i32,
     number,
     u8,
@@ -71,6 +72,7 @@ from mirage_dsl.tile.combined import (
     packed,
     positions,
     runs,
+    words,
 )
 from mirage_dsl.tile.program import (
     AGAIN,
@@ -125,6 +127,7 @@ RESERVED = frozenset(
     {"tl", "triton", "torch", "libdevice", "it", "run", "grid", "prefetch", "device"}
     | {"EARLY", "power", "TensorDescriptor", "gdc_launch_dependents", "gdc_wait"}
     | {"COMPILED", "kept", "high_halves", "low_halves", "signed", "unsigned"}
+    | {"e4m3_pairs", "e5m2_pairs", "half_pairs", "signed_pairs", "unsigned_pairs"}
     | HELPERS.keys()
     | set(dir(builtins))
     | set(keyword.kwlist)
@@ -281,6 +284,7 @@ class Surroundings(Outer):
         gapped: Those of them whose axes have gaps between them there.
         over: Results of kernels that are stored where what they read lies, each with
             that.
+        apart: Values of which no two elements are loaded as one word.
     """
 
     given: Mapping[str, int] | None
@@ -289,6 +293,7 @@ class Surroundings(Outer):
     flat: FlatValues
     gapped: Collection[str]
     over: Mapping[str, str]
+    apart: Collection[str]
 
     def whole(self, value: str) -> str:
         """The tensor in which a value lies; itself, if it lies in no other."""
@@ -348,6 +353,8 @@ class KernelPlan:
         params: In order.
         grid: Number of programs along each axis, as Python expressions of sizes.
         lines: Its source.
+        words: Tensors of which it loads two elements as one word, with the dim of the
+            two.
     """
 
     name: str
@@ -355,6 +362,7 @@ class KernelPlan:
     params: tuple[Param, ...]
     grid: tuple[str, ...]
     lines: tuple[str, ...]
+    words: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def schedule(self) -> Schedule:
@@ -655,6 +663,15 @@ class TileCode:
         name = self.writer.define(wanted, expression)
         self._bound[-1][expression] = name
         return name
+
+    def several(self, expression: str, wanted: Sequence[str]) -> list[str]:
+        """The names of the tiles that an expression gives, computed here or before."""
+        for scope in self._bound:
+            if expression in scope:
+                return scope[expression].split(", ")
+        names = ", ".join(self.writer.names.fresh(name) for name in wanted)
+        self._bound[-1][expression] = self.writer.assign(names, expression)
+        return names.split(", ")
 
     def shape(self, axes: Sequence[Dim]) -> str:
         """The shape of a tile as a Python tuple.
@@ -1367,7 +1384,12 @@ class _Printer:
         self._memory = Memory(
             places, tiles, around.extents, signature.size, wide=around.wide
         )
-        self._packed = packed(program, lambda d: pieces[d].width)
+        self._words = {
+            load: dim
+            for load, dim in words(program).items()
+            if self._loads[load].source not in around.apart
+        }
+        self._packed = packed(program, lambda d: pieces[d].width, self._words)
         self._runs = runs(program, lambda d: not pieces[d].loose)
         self._changes = changes(program, around.over)
         self._variables: dict[str, Variable] = {}
@@ -1427,7 +1449,8 @@ class _Printer:
         assert isinstance(program.warps, int)
         schedule = replace(block.schedule, num_warps=program.warps)
         block = replace(block, schedule=schedule)
-        return KernelPlan(program.name, block, params, grid, lines)
+        read = {self._loads[v].source: d.name for v, d in self._words.items()}
+        return KernelPlan(program.name, block, params, grid, lines, read)
 
     def _narrowed(self, narrowed: Narrowed) -> None:
         """The kernel with those blocks along an axis that are at places."""
@@ -1616,6 +1639,11 @@ class _Printer:
             shared[address.first] = name
             self._addresses[load.result] = replace(address, first=name)
 
+    @cached_property
+    def _loads(self) -> Mapping[str, Load]:
+        every = (s for s, _ in walk(self._program.body))
+        return {s.result: s for s in every if isinstance(s, Load)}
+
     def _box(self, load: Load) -> Order:
         return memory_order(load, self._signature.type(load.source))
 
@@ -1626,6 +1654,8 @@ class _Printer:
 
     def _address(self, load: Load) -> Address:
         pointer, strides = self._signature.access(self._key(load))
+        if load.result in self._words:
+            return self._address_of_words(load, pointer, strides)
         along = None if load.along is None else load.along.dim
         starts: dict[Dim, str] = {}
         for side in self._runs.get(load.result, ()):
@@ -1636,8 +1666,38 @@ class _Printer:
             pointer, load.at, strides, order, starts=starts, without=along
         )
 
+    def _address_of_words(self, load: Load, pointer: str, strides: Strides) -> Address:
+        """The address of a tile of words, which count twice as far as elements do."""
+        inner, at, steps = self._words[load.result], list[Axis](), list[str | int]()
+        for axis, stride in zip(load.at, strides, strict=True):
+            assert not isinstance(stride, Gapped)
+            at.append(tuple(d for d in axis if d != inner))
+            half = stride // 2 if isinstance(stride, int) else f"({stride} // 2)"
+            steps.append(1 if inner in axis else half)
+            self._assert_fits_words(stride, inside=inner in axis)
+        kind = f"tl.pointer_type({TRITON_DTYPE[self._word(load).name]})"
+        name = self._bind(f"{load.source}_words", f"{pointer}.to({kind})")
+        return self._memory.address(name, at, steps, self._axes_of(load))
+
+    def _assert_fits_words(self, stride: str | int, *, inside: bool) -> None:
+        """Who runs the module by himself is told of a stride that words cannot have."""
+        params = (p.name for p in self._signature.params if p.kind == "stride")
+        if stride in params:
+            fits = f"{stride} == 1" if inside else f"{stride} % 2 == 0"
+            self._writer.line(f"tl.static_assert({fits})")
+
+    @staticmethod
+    def _word(load: Load) -> DType:
+        """The format of words of two elements of a load."""
+        return i16 if load.tile.dtype.itemsize == 1 else i32
+
     def _axes_of(self, load: Load) -> Order:
-        """The axes of a loaded tile: a run of pieces is one, named by the last."""
+        """The axes of a loaded tile: a run of pieces is one, named by the last.
+
+        Tiles of words lack the axis of their two elements.
+        """
+        if load.result in self._words:
+            return load.tile.axes[:-1]
         sides = self._runs.get(load.result)
         return load.tile.axes if sides is None else tuple(s[-1] for s in sides)
 
@@ -1696,13 +1756,19 @@ class _Printer:
             self._writer.assign(name, text)
         else:
             address = self._addresses.get(load.result) or self._address(load)
-            whole, inside = load.tile.dtype.is_integer, ""
+            whole, inside = self._is_whole(load), ""
             if load.along is not None:
                 moved, inside = self._picked(load, load.along)
                 step = " + ".join(t for t in (address.step, moved) if t)
                 address = replace(address, step=step)
             self._memory.load(address, axes, name, whole=whole, inside=inside)
         self._name(load, name)
+        if load.result in self._words:
+            self._variables[load.result] = Variable(name, axes, self._word(load))
+
+    def _is_whole(self, load: Load) -> bool:
+        """Whether what is loaded are integers."""
+        return load.tile.dtype.is_integer or load.result in self._words
 
     def _store(self, store: Store) -> None:
         pointer, strides = self._signature.access(store.result)
@@ -1821,6 +1887,9 @@ class _Printer:
         """
         part = self._packed.floats[step.result]
         source = self._variables[part.source]
+        if part.lane is not None:
+            self._unpack_word(step, part, source)
+            return
         texts = [
             self._bind(f"{part.source}_{name}", text)
             for name, text in unpacked_texts(part, source)
@@ -1831,6 +1900,20 @@ class _Printer:
             axes = (*axes, part.along)
             name = self._bind(f"{part.source}_halves", f"tl.join({name}, {others[0]})")
         made = self._tiles.arranged(Variable(name, axes, f16), step.tile.axes)
+        self._variables[step.result] = self._tiles.as_dtype(made, step.tile.dtype)
+
+    def _unpack_word(
+        self, step: Compute | Cast, part: Unpacked, word: Variable
+    ) -> None:
+        """The same of both bytes of words: one call gives all of their floats."""
+        function, parts = word_function(part, self._loads[part.source].tile.dtype)
+        text = f"{function}({word.name}{'' if not parts else f', {float(part.less)}'})"
+        wanted = [(lane, p) for lane in range(2) for p in parts or ("byte",)]
+        names = self._tiles.several(
+            text, [f"{part.source}_{lane}_{p}" for lane, p in wanted]
+        )
+        name = names[wanted.index((part.lane, part.part))]
+        made = self._tiles.arranged(Variable(name, word.axes, f16), step.tile.axes)
         self._variables[step.result] = self._tiles.as_dtype(made, step.tile.dtype)
 
     def _finite(self, step: Finite) -> None:
@@ -1877,12 +1960,24 @@ class _Printer:
             )
             return
         tile = self._variables[step.operand]
+        if step.operand in self._words:
+            made = Variable(self._element(step, tile), tile.axes, step.tile.dtype)
+            self._variables[step.result] = self._tiles.arranged(made, step.tile.axes)
+            return
         sides = self._runs.get(step.operand)
         if sides is not None:
             axes = tuple(d for side in sides for d in side)
             tile = self._tiles.reshaped_as(tile, axes)
         lane = self._tiles.lane(tile, step.along, step.at)
         self._variables[step.result] = self._tiles.arranged(lane, step.tile.axes)
+
+    def _element(self, step: Lane, word: Variable) -> str:
+        """One of the two elements of words."""
+        bits = 8 * step.tile.dtype.itemsize
+        shifted = f"{word.name} >> {bits} & " if step.at else f"{word.name} & "
+        kind = TRITON_DTYPE[step.tile.dtype.name]
+        text = f"({shifted}{2**bits - 1}).to(tl.uint{bits}).to({kind}, bitcast=True)"
+        return self._bind(step.result, text)
 
     def _join(self, step: Join) -> None:
         lanes = (self._variables[o].name for o in (step.operand, step.other))
@@ -2068,6 +2163,18 @@ def unpacked_texts(part: Unpacked, source: Variable) -> Iterator[tuple[str, str]
         yield "low", f"low_halves({source.name}, {float(part.less)})"
     if part.part in ("high", "both"):
         yield "high", f"high_halves({source.name}, {float(part.less)})"
+
+
+def word_function(part: Unpacked, dtype: DType) -> tuple[str, tuple[str, ...]]:
+    """What takes words of two bytes apart, and the parts of each byte that it gives.
+
+    None are parts of floats, of which nothing can be subtracted.
+    """
+    if dtype.is_float:
+        return f"{dtype.name.removeprefix('f8')}_pairs", ()
+    if part.part == "byte":
+        return "signed_pairs" if dtype == i8 else "unsigned_pairs", ("byte",)
+    return "half_pairs", ("low", "high")
 
 
 def finite_shift(name: str, fill: float) -> str:

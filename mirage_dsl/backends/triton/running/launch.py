@@ -29,6 +29,7 @@ from mirage_dsl.backends.triton.running.screen import (
 from mirage_dsl.core.errors import CompileError, MirageError, ShapeError
 from mirage_dsl.core.hardware import number_of
 from mirage_dsl.core.types import packed
+from mirage_dsl.ir.analysis.layouts import innermost
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.tile.program import ALIGNMENT
 
@@ -123,6 +124,7 @@ class Variant:
         dense: Tensors whose strides are computed from symbolic extents.
         gapped: Flat values with gaps between axes that are one for kernels.
         over: Results of kernels that are stored where what they read lies, with that.
+        apart: Values of which no two elements are loaded as one word.
     """
 
     wide: bool = False
@@ -131,6 +133,7 @@ class Variant:
     dense: frozenset[str] = frozenset()
     gapped: frozenset[str] = frozenset()
     over: frozenset[tuple[str, str]] = frozenset()
+    apart: frozenset[str] = frozenset()
 
 
 class TritonExecutable:
@@ -178,6 +181,7 @@ class TritonExecutable:
                 dense=variant.dense,
                 gapped=variant.gapped,
                 over=variant.over,
+                apart=variant.apart,
                 most=self._most,
             )
         return self._plans[variant]
@@ -356,7 +360,22 @@ class TritonExecutable:
             out=bool(out),
             dense=self._dense(tensors, out),
             gapped=self._gapped(tensors, out),
+            apart=self._apart(tensors),
         )
+
+    def _apart(self, tensors: Sequence[torch.Tensor]) -> frozenset[str]:
+        """Values that kernels could load two elements at a time if they lay so."""
+        made, names = self._plan(Variant()), [i.name for i in self.graph.inputs]
+        given = dict(zip(names, tensors, strict=True))
+        found: set[str] = set()
+        for value, dim in (w for k in made.kernels for w in k.words.items()):
+            place = innermost(self._launched, value, dim)
+            if place is not None:
+                fits = _fits_words(given[place[0]], place[1])
+            else:
+                fits = value in made.around.packed
+            found |= set[str]() if fits else {value}
+        return frozenset(found)
 
     def _gapped(
         self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
@@ -446,6 +465,19 @@ def _fits_descriptor(item: Input, tensor: torch.Tensor) -> bool:
         and tensor.data_ptr() % ALIGNMENT == 0
         and all(s != 0 and s * size % ALIGNMENT == 0 for s in outer)
     )
+
+
+def _fits_words(tensor: torch.Tensor, inner: int) -> bool:
+    """Whether each two elements along an axis lie as one word of twice their size."""
+    steps = [
+        step
+        for axis, (step, size) in enumerate(
+            zip(tensor.stride(), tensor.shape, strict=True)
+        )
+        if axis != inner and size > 1
+    ]
+    aligned = tensor.data_ptr() % (2 * tensor.element_size()) == 0
+    return aligned and tensor.stride(inner) == 1 and all(s % 2 == 0 for s in steps)
 
 
 __all__ = [

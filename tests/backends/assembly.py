@@ -1,0 +1,62 @@
+"""Runs the assembly of emitted functions on the CPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint32]
+
+
+def halves(words: Words) -> NDArray[np.float16]:
+    """Two numbers of f16 for each word, the lower bits first."""
+    return words.astype("<u4").view("<f2").reshape(-1, 2)
+
+
+def run_assembly(
+    text: str, words: Words, constants: Sequence[float], results: int = 2
+) -> list[Words]:
+    """The results of the assembly of a function, of words with four bytes each."""
+    registers: dict[str, Words] = {f"${results}": words}
+    for at, constant in enumerate(constants, results + 1):
+        pair = np.full((len(words), 2), constant, np.float16)
+        registers[f"${at}"] = pair.view("<u4")[:, 0]
+
+    def value(name: str) -> Words:
+        if name in registers:
+            return registers[name]
+        return np.full_like(words, int(name, 16 if "x" in name else 10))
+
+    def permuted(a: Words, b: Words, selector: Words) -> Words:
+        found = np.stack([x.astype("<u4").view("u1").reshape(-1, 4) for x in (a, b)], 1)
+        picks = [int(selector[0]) >> shift & 7 for shift in (0, 4, 8, 12)]
+        return np.ascontiguousarray(found.reshape(-1, 8)[:, picks]).view("<u4")[:, 0]
+
+    def packed_pair(numbers: NDArray[np.float16]) -> Words:
+        return np.ascontiguousarray(numbers.astype("<f2")).view("<u4")[:, 0]
+
+    def fused(a: Words, b: Words, c: Words) -> Words:
+        x, y, z = (halves(v).astype(np.float64) for v in (a, b, c))
+        return packed_pair((x * y + z).astype(np.float16))
+
+    def masked(a: Words, b: Words, c: Words, table: Words) -> Words:
+        assert int(table[0]) == 0xEA, "the table of (a & b) | c"
+        return (a & b) | c
+
+    instructions: dict[str, Callable[..., Words]] = {
+        "mov.b32": lambda a: a,
+        "xor.b32": lambda a, b: a ^ b,
+        "shr.u32": lambda a, b: a >> b,
+        "prmt.b32": permuted,
+        "lop3.b32": masked,
+        "sub.f16x2": lambda a, b: packed_pair(halves(a) - halves(b)),
+        "fma.rn.f16x2": fused,
+    }
+    for line in re.findall(r"^\s*([a-z].*);$", text, re.MULTILINE):
+        name, rest = line.split(" ", 1)
+        target, *operands = (o.strip() for o in rest.split(","))
+        registers[target] = instructions[name](*map(value, operands))
+    return [registers[f"${at}"] for at in range(results)]
