@@ -399,7 +399,9 @@ def _waiting(footprint: Footprint) -> Numbers:
     own = loads.looped[:, 0]
     sizes = footprint.sizes[loads.value] * loads.itemsize * _read_once(footprint)
     staged = points.num_stages > 1
+    # Words are as long as the shortest copy is, however few there are.
     small = sizes[own] < BYTES_PER_COPY * WARP * footprint.block_warps
+    small = small & (loads.word[own] < BYTES_PER_COPY)
     each = hardware.synchronous_load * (small & staged).sum(axis=0)
     ahead = staged & ~loads.turned[own][:, None]
     steps = np.where(ahead, 0.0, sizes[own]).sum(axis=0)
@@ -681,7 +683,7 @@ def _exchanges(footprint: Footprint, readers: Numbers) -> Numbers:
     """
     hardware = footprint.hardware
     own, products = footprint.facts.tables.operands, footprint.facts.tables.products
-    moves = (~own.left | ~own.fresh)[:, None]
+    moves = ((~own.left | ~own.fresh) & ~own.words)[:, None]
     each = hardware.exchange * readers
     # Where one copy of a load serves small products and other operators; what a tensor
     # descriptor loads is swizzled for both.
@@ -698,9 +700,11 @@ def _exchanges(footprint: Footprint, readers: Numbers) -> Numbers:
         moved = moved / hardware.shared_rate_per_sm + hardware.reduction_step
         cost = np.where(own.kept[:, None], moved, cost)
     if own.lane.any():
-        # Each thread reads all lanes of what it has, and writes them one by one.
+        # Each thread reads all lanes of what it has, and writes them one by one, where
+        # the matrix unit reads tiles itself; else it reads them as a product wants it.
         moved = 2 * own.itemsize * footprint.sizes[own.value]
         moved = moved / hardware.shared_rate_per_sm + hardware.reduction_step
+        moved = moved * footprint.asynchronous[own.product]
         cost = np.where(own.lane[:, None], moved, cost)
     return (cost * _times(own.looped, footprint))[counts].sum(axis=0)
 

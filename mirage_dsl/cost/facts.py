@@ -47,7 +47,7 @@ from mirage_dsl.tile.build import (
     memory_order,
     vector_products,
 )
-from mirage_dsl.tile.combined import packed, runs
+from mirage_dsl.tile.combined import packed, runs, words
 from mirage_dsl.tile.program import (
     SMALLEST_DOT,
     Cast,
@@ -100,6 +100,7 @@ class Flow:
     none, where they are unpacked in one.
 
     Attributes:
+        words: The loads of words.
         packed: What is unpacked from bytes in a step.
         tiles: The types of values.
         stage: When each value is made.
@@ -111,7 +112,8 @@ class Flow:
 
     def __init__(self, program: TileProgram) -> None:
         self.tiles: Mapping[str, Tile] = tiles_of(program)
-        self.packed = packed(program)
+        self.words = words(program)
+        self.packed = packed(program, words=self.words)
         self.stage: dict[str, Stage] = {}
         self.users: dict[str, list[Step]] = {}
         self.second: dict[str, Number] = {}
@@ -139,6 +141,11 @@ class Flow:
         """The products that read a value."""
         products = (u for u, _ in self.users.get(value, ()) if isinstance(u, Product))
         return [p for p in products if value in self.factors(p)]
+
+    def is_of_words(self, value: str) -> bool:
+        """Whether a value is unpacked of words, where the matrix unit reads them."""
+        part = self.packed.floats.get(value)
+        return part is not None and part.lane is not None
 
     def factors(self, product: Product) -> tuple[str, str]:
         """The values that a product multiplies: that with the rows comes first."""
@@ -260,6 +267,10 @@ UNPACKING = 1.25
 Instructions for eight halves of bytes: two that spread bytes, four masks, four
 subtractions.
 """
+UNPACKING_WORDS = 1.125
+UNPACKING_FLOATS = 0.75
+"""The same of words: a shift, four masks and four subtractions for eight halves; and of
+floats: one instruction that spreads four bytes, and two that convert them."""
 
 
 # A column of these matrices is a parameter point (`cost.footprint`), so one
@@ -323,6 +334,7 @@ class Operands:
             of a load as one of any product before.
         loaded: Whether it is a load.
         fresh: Whether it lies in registers as a product left it.
+        words: Whether it is made of words, which lie there as a product wants them.
         mixed: Whether other operators read the same copy of a load, which lies as
             neither wants it.
         kept: Whether it is converted from bytes where these were loaded.
@@ -338,6 +350,7 @@ class Operands:
     first: Flags
     loaded: Flags
     fresh: Flags
+    words: Flags
     mixed: tuple[Number, ...]
     kept: Flags
     lane: Flags
@@ -357,6 +370,7 @@ class Loads:
         runs: The same in the order of memory, the innermost first.
         apart: Dims with more than one lane of which nothing lies together.
         itemsize: Bytes of an element.
+        word: Bytes of what is loaded at once: an element, or two of them.
         source: Bytes of what it is loaded from.
         share: Of its lanes, those that are read.
         steps: Of each, how far apart known positions are along dims, by places.
@@ -373,6 +387,7 @@ class Loads:
     runs: Rows
     apart: Rows
     itemsize: Column
+    word: Column
     source: Column
     share: Column
     steps: tuple[Mapping[int, int], ...]
@@ -558,6 +573,7 @@ class _Builder:
             ),
             loaded=flags(load is not None for load in makers),
             fresh=flags(v in flow.fresh for v in values),
+            words=flags(map(flow.is_of_words, values)),
             mixed=tuple(
                 load is not None and self.is_mixed(load, side)
                 for load, (_, _, side) in zip(makers, own, strict=True)
@@ -603,6 +619,10 @@ class _Builder:
                 self.apart(load, kind) for load, kind in zip(own, kinds, strict=True)
             ),
             itemsize=as_column(kind.dtype.itemsize for kind in kinds),
+            word=as_column(
+                kind.dtype.itemsize * (1 + (v in flow.words))
+                for v, kind in zip(names, kinds, strict=True)
+            ),
             source=as_column(
                 kind.dtype.itemsize
                 * min(prod(extents[n] or 1 for n in names) for names in reached)
@@ -778,7 +798,7 @@ class _Builder:
         stays = value in flow.fresh and all(
             flow.factors(p)[0] == value for p in products
         )
-        return bool(products) and not stays
+        return bool(products) and not stays and not flow.is_of_words(value)
 
     def work(self) -> Work:
         flops = (np.zeros((1, len(self.sets))), np.zeros((1, len(self.sets))))
@@ -789,7 +809,8 @@ class _Builder:
             match statement:
                 case Compute() | Cast() if statement.result in unpacked:
                     row, wide = self.value[statement.result], statement.tile.dtype
-                    flops[once][0, row] += UNPACKING + CAST.flops * (wide == f32)
+                    each = self.unpacking(statement.result)
+                    flops[once][0, row] += each + CAST.flops * (wide == f32)
                     others[once] += 1
                 case Compute():
                     row = self.value[statement.result]
@@ -817,6 +838,15 @@ class _Builder:
             (reductions[0], reductions[1]),
             (others[0], others[1]),
         )
+
+
+    def unpacking(self, value: str) -> float:
+        """Operations for each number that is unpacked, to f16."""
+        part = self.flow.packed.floats[value]
+        if part.lane is None:
+            return UNPACKING
+        floats = self.flow.tiles[part.source].dtype.is_float
+        return UNPACKING_FLOATS if floats else UNPACKING_WORDS
 
 
 def _strides_of(
