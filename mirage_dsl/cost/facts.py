@@ -36,7 +36,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import ADD, CAST, MUL, SUB, WHERE
+from mirage_dsl.ops.table import ADD, CAST, CONCAT, MUL, SUB, WHERE
 from mirage_dsl.tile.build import (
     Suited,
     build,
@@ -839,7 +839,6 @@ class _Builder:
             (others[0], others[1]),
         )
 
-
     def unpacking(self, value: str) -> float:
         """Operations for each number that is unpacked, to f16."""
         part = self.flow.packed.floats[value]
@@ -1157,11 +1156,23 @@ class BlockFacts:
 
     @cached_property
     def batch_dims(self) -> frozenset[str]:
-        """Names of dims over which some matrix product is batched."""
+        """Names of dims over which some matrix product is batched, one by one."""
         return _batch_dims(self.given)
+
+    @cached_property
+    def warp_dims(self) -> frozenset[str]:
+        """Those of which each warp has a part, as of rows of pairs of bytes."""
+        return _all_batch_dims(self.given) - self.batch_dims
 
 
 def _batch_dims(given: Suited[Outer]) -> frozenset[str]:
+    """Not the loop's, where a block has joined what it made of pairs of bytes."""
+    loop, found = given.block.loop, _all_batch_dims(given)
+    pairs = any(n.op is CONCAT for n in given.block.applies)
+    return found - {loop.dim} if pairs and loop is not None else found
+
+
+def _all_batch_dims(given: Suited[Outer]) -> frozenset[str]:
     found: set[str] = set()
     for node in given.block.nodes:
         if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:

@@ -20,6 +20,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mirage_dsl.core.errors import SearchError
@@ -198,6 +199,9 @@ def search(
 
 MOST_SEVERAL = 32
 """μGraphs of several kernels, where all are listed."""
+
+MOST_IN_PAIRS = 3
+"""Structures that are made to take bytes in pairs, the best ones."""
 
 MOST_STRUCTURES = 4096
 """Of a configuration, where all are listed.  The largest that was seen has 48."""
@@ -420,7 +424,22 @@ class _Driver:
         ):
             plans = sorted(plans, key=_microseconds)
             plans += self._others(made, plans)
-        return sorted(plans, key=_microseconds)
+        plans = sorted(plans, key=_microseconds)
+        return sorted(plans + self._in_pairs(plans), key=_microseconds)
+
+    def _in_pairs(self, plans: Sequence[Plan]) -> list[Plan]:
+        """The best structures that can take bytes in pairs, made to do so.
+
+        Of all plans: what is split to have more blocks does better without, in pairs.
+        """
+        if all(i.type.dtype.itemsize > 1 for i in self.program.inputs):
+            return []
+        structures: dict[str, Plan] = {}
+        for plan in plans:
+            structures.setdefault(_structure(plan), plan)
+        made = (self.segments.with_pairs(p.graph) for p in structures.values())
+        found = (p for p in made if p and self.segments.constraints.admits(p.graph))
+        return list(islice(found, MOST_IN_PAIRS))
 
     def _others(
         self, of: Callable[[KernelGraph], Plan | None], plans: Sequence[Plan]

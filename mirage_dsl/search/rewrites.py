@@ -27,6 +27,7 @@ from mirage_dsl.rewrite.loops import (
     skip_tiles,
     split_loop,
 )
+from mirage_dsl.rewrite.pairs import with_pairs
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sinking import (
     fuse_gathers,
@@ -262,6 +263,13 @@ _ROWS = (
         (Use.VARIANT,),
         "convolutions read and make tensors with their channels side by side",
         with_convolutions_channels_last,
+    ),
+    Rewrite(
+        "pairs",
+        Level.MUGRAPH,
+        (Use.VARIANT,),
+        "blocks take bytes of weights two at a time, and warps have parts of the rows",
+        with_pairs,
     ),
     Rewrite(
         "launch-early",

@@ -505,6 +505,14 @@ class SegmentSearch:
         }
         return self.sizer.sized(made, only=only)
 
+    def with_pairs(self, graph: KernelGraph) -> Plan | None:
+        """A μGraph that takes bytes in pairs; None where no block can."""
+        made = REWRITES["pairs"](graph)
+        if made == graph:
+            return None
+        only = {at for at, node in enumerate(made.nodes) if node not in graph.nodes}
+        return self.sizer.sized(made, only=only)
+
     def with_windows(self, graph: KernelGraph) -> Plan | None:
         """A μGraph whose pooling kernels do; None where they do none of it.
 

@@ -89,6 +89,9 @@ LARGEST_TILE_SIDE = 4096
 FEWEST_ROUNDS = 4
 """Fewest iterations over the part of a dim whose elements are taken one by one."""
 
+PARTS_OF_WARPS = (4, 8)
+"""Tiles of a dim of which each warp of a block has a part."""
+
 MOST_BLOCKS = 2**20
 """Most blocks of a launch worth a thought."""
 
@@ -478,6 +481,8 @@ class _Sweep:
             return allowed.loop_tiles(extent)
         if name in self.facts.batch_dims:
             return (1,)
+        if name in self.facts.warp_dims:
+            return [parts for parts in PARTS_OF_WARPS if parts <= extent]
         if name in self.facts.matrix_dims:
             least = 1 if name in self.facts.joint_dims else SMALLEST_DOT
             return _powers(least, LARGEST_SMALLEST_DOT, extent)

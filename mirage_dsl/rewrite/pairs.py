@@ -1,0 +1,390 @@
+"""Bytes in pairs: products with weights of 8 or 4 bits as tile programs do them fast.
+
+A tile program takes bytes two at a time where a dim of two is the innermost of what it
+loads, and its warps need not wait for each other where each has its own part of what is
+summed: a batch of products, whose sums are added behind the loop.  So the columns of
+weights are pairs, and the rows are parts.  Before → after, weights of f8:
+
+    y = block grid(n / 64) loop(k / 64) {      y = block grid(c / 32) loop(a / 4) {
+      x_t = load x[m, k/loop]                    x_t = load x[m, (a/loop b)]
+      w_t = load w[k/loop, n/grid]               w_t = load w[(a/loop b), (c/grid p)]
+      v = cast w_t dtype(f16)                    v = cast w_t dtype(f16)
+      q = matmul x_t, v over(k)           →      q = matmul x_t, v over(b)
+      s = accumulate q                           s_parts = accumulate q
+                                                 s = sum s_parts over(a)
+      store y[m, n/grid] = s                     store y[m, (c/grid p)] = s
+    }                                          }
+
+Where weights have scales for groups of rows, the groups are parts already.  The tensors
+are the same: an axis is several dims, row-major.  Of columns there are few enough in a
+block for all blocks to have some: a loop that is split over the grid, and a kernel that
+joins its parts, become one kernel again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from mirage_dsl.core.types import Axis, AxisNames, Dim, Scalar, TensorType, boolean
+from mirage_dsl.ir.canonical import free_name
+from mirage_dsl.ir.check import check
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    AttrValue,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    Load,
+    Operand,
+    Split,
+    Store,
+    partial_dim,
+)
+from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.walk import makers, operands_of, users, with_operands
+from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import SUM
+
+PAIR = 2
+ROWS = (64, 32)
+"""Rows of weights in a part: of what a warp multiplies in one iteration."""
+FEWEST_PARTS = 8
+"""Parts from which on rows are worth to be parts: two iterations of four warps."""
+
+
+def with_pairs(graph: KernelGraph) -> KernelGraph | None:
+    """The μGraph whose blocks take weights in pairs; None where none can."""
+    if all(i.type.dtype.itemsize > 1 for i in graph.inputs):
+        return None
+    made = whole = _with_whole_loops(graph)
+    for at, node in enumerate(whole.nodes):
+        if isinstance(node, BlockGraph):
+            made = _with_pairs(made, at) or made
+    return None if made == whole or check(made) else made
+
+
+def _with_pairs(graph: KernelGraph, at: int) -> KernelGraph | None:
+    """The μGraph in which one block does."""
+    block = graph.nodes[at]
+    assert isinstance(block, BlockGraph)
+    columns = [n for n in _columns(block, graph) if graph.extent_of[n]]
+    if not columns or block.loop is None or block.bounds or block.settled:
+        return None
+    found: KernelGraph | None = graph
+    for name in columns:
+        found = found and _taken_apart(found, name, PAIR, f"{name}_pairs", "pair")
+    return found and _in_parts(found, at)
+
+
+# -- One kernel ------------------------------------------------------------------------
+
+
+def _with_whole_loops(graph: KernelGraph) -> KernelGraph:
+    """The μGraph whose loops are not split over the grid, where that only adds."""
+    nodes = list(graph.nodes)
+    for at, (first, second) in enumerate(pairwise(graph.nodes)):
+        if not isinstance(first, BlockGraph) or not isinstance(second, BlockGraph):
+            continue
+        made = _Joining(graph, first, second).block()
+        if made is not None:
+            nodes[at : at + 2] = [made]
+            gone = {partial_dim(s.dim) for s in first.grid if s not in made.grid}
+            extents = tuple(e for e in graph.extents if e[0] not in gone)
+            return replace(graph, nodes=tuple(nodes), extents=extents)
+    return graph
+
+
+class _Joining:
+    """Makes one block of two: the second sums what parts of the first store."""
+
+    def __init__(
+        self, graph: KernelGraph, first: BlockGraph, second: BlockGraph
+    ) -> None:
+        self.graph, self.first, self.second = graph, first, second
+        self.rows = "" if first.loop is None else first.loop.dim
+        self.grid = tuple(s for s in first.grid if s.dim != self.rows)
+        self.names: dict[str, str] = {}
+
+    def block(self) -> BlockGraph | None:
+        first, second = self.first, self.second
+        plain = not (first.bounds or first.settled or second.bounds or second.settled)
+        split = 0 < len(self.grid) < len(first.grid) and second.loop is None
+        if not plain or not split or not self._sums():
+            return None
+        taken = {n.result for n in first.nodes}
+        for node in second.made:
+            if node.result not in self.names:
+                self.names[node.result] = free_name(node.result, taken)
+                taken.add(self.names[node.result])
+        nodes = [self._whole(n) for n in first.nodes if not isinstance(n, Store)]
+        nodes += [self._whole(n) for n in second.nodes if not self._is_gone(n)]
+        return replace(first, grid=self.grid, nodes=tuple(nodes))
+
+    def _sums(self) -> bool:
+        """Whether all that the first block stores is summed, and nothing else of it."""
+        made, part = makers(self.first), Dim(partial_dim(self.rows), grid=True)
+        stores = {s.result: s for s in self.first.stores}
+        read = users(self.second.nodes)
+        loads = [n for n in self.second.loads if n.source in stores]
+        for load in loads:
+            store, sums = stores[load.source], read[load.result]
+            adds = _is_sum(store.operand, made) and (part,) in store.axes
+            alone = [isinstance(n, Apply) and n.op is SUM for n in sums] == [True]
+            if not adds or not alone or sums[0].over != (part.name,):
+                return False
+            self.names[load.result] = self.names[sums[0].result] = store.operand
+        elsewhere = [n for n in self.graph.nodes if n not in (self.first, self.second)]
+        wanted = {v for n in elsewhere for v in operands_of(n)}
+        wanted |= {r.value for r in self.graph.returns}
+        once = sorted(n.source for n in loads) == sorted(stores)
+        return once and wanted.isdisjoint(stores)
+
+    def _is_gone(self, node: BlockNode) -> bool:
+        """Whether a node of the second block only adds what the first one stored."""
+        stored = {s.operand for s in self.first.stores}
+        made = not isinstance(node, Store) and node.result in self.names
+        return made and self.names[node.result] in stored
+
+    def _whole(self, node: BlockNode) -> BlockNode:
+        """A node in the one block, whose grid is the first one's without the rows."""
+        split = {s.dim for s in self.grid}
+        if isinstance(node, Load | Store):
+            axes = tuple(
+                tuple(replace(d, grid=d.name in split) for d in axis)
+                for axis in node.axes
+            )
+            node = replace(node, axes=axes)
+        if node in self.first.made:
+            return node
+        named = with_operands(node, self.names)
+        if isinstance(named, Store):
+            return named
+        return replace(named, result=self.names.get(named.result, named.result))
+
+
+def _is_sum(value: str, made: Mapping[str, BlockNode]) -> bool:
+    """Whether a value is added to by a loop, or is a sum of what is."""
+    node = made[value]
+    if isinstance(node, Apply) and node.op is SUM:
+        return _is_sum(node.values[0], made)
+    return _adds(node)
+
+
+# -- Columns ---------------------------------------------------------------------------
+
+
+def _columns(block: BlockGraph, graph: KernelGraph) -> list[str]:
+    """The dims along which a block's bytes for products lie side by side."""
+    outer = kernel_types(graph)
+    types = block_types(block, outer)
+    found: dict[str, None] = {}
+    for load in block.loads:
+        kind = outer[load.source]
+        axes = [load.axes[a] for a in kind.order] if load.axes else []
+        dim = axes[-1][-1] if axes and axes[-1] else None
+        of_bytes = kind.dtype.itemsize == 1 and kind.dtype is not boolean
+        if dim is not None and of_bytes and _is_column(load.result, dim, block, types):
+            found[dim.name] = None
+    return list(found)
+
+
+def _is_column(
+    value: str, dim: Dim, block: BlockGraph, types: Mapping[str, TensorType]
+) -> bool:
+    """Whether a value becomes a factor of a product that keeps a dim of the grid."""
+    made = {value}
+    for node in block.applies if dim.grid and not dim.loop else ():
+        if made.isdisjoint(node.values) or dim not in types[node.result].dims:
+            continue
+        if node.op.kind is Kind.CONTRACTION:
+            return True
+        made.add(node.result)
+    return False
+
+
+# -- Rows ------------------------------------------------------------------------------
+
+
+def _in_parts(graph: KernelGraph, at: int) -> KernelGraph | None:
+    """The μGraph whose block has parts of rows as a batch of its products."""
+    block = graph.nodes[at]
+    assert isinstance(block, BlockGraph)
+    assert block.loop is not None
+    rows = block.loop.dim
+    summed = [
+        n for n in block.applies if n.op.kind is Kind.CONTRACTION and rows in _over(n)
+    ]
+    if not summed:
+        return graph
+    extent = graph.extent_of[rows] or 1
+    if any(d.name == rows and d.grid for n in block.loads for a in n.axes for d in a):
+        return None
+    for count in ROWS:
+        inner = [graph.extent_of[n] or 1 for n in _over(summed[0]) if n != rows]
+        part = count
+        for size in inner:
+            part //= size
+        if part and extent % part == 0 and extent // part >= FEWEST_PARTS:
+            names = f"{rows}_parts", f"{rows}_part"
+            made = _taken_apart(graph, rows, part, *names)
+            return made and _batched(made, at, {n.result for n in summed})
+    return None
+
+
+def _over(node: Apply) -> tuple[str, ...]:
+    return tuple(node.over)
+
+
+def _batched(graph: KernelGraph, at: int, products: set[str]) -> KernelGraph | None:
+    """The μGraph whose block sums products over the loop's dim behind the loop."""
+    block = graph.nodes[at]
+    assert isinstance(block, BlockGraph)
+    assert block.loop is not None
+    parts, read = block.loop.dim, users(block.nodes)
+    sums = {u.result for p in products for u in read[p] if _adds(u)}
+    if any(not _adds(u) for p in products for u in read[p]):
+        return None
+    taken = {n.result for n in block.made}
+
+    def changed(node: BlockNode) -> Iterator[BlockNode]:
+        if isinstance(node, Apply) and node.result in products:
+            over = tuple(n for n in node.over if n != parts)
+            attrs = tuple((k, over if k == "over" else v) for k, v in node.attrs)
+            yield replace(node, attrs=attrs)
+        elif isinstance(node, Accumulate) and node.result in sums:
+            tile = free_name(f"{node.result}_parts", taken)
+            yield replace(node, result=tile)
+            yield Apply(node.result, SUM, (tile,), (("over", (parts,)),))
+        else:
+            yield node
+
+    nodes = tuple(n for node in block.nodes for n in changed(node))
+    return _with_block(graph, at, replace(block, nodes=nodes))
+
+
+def _adds(node: BlockNode) -> bool:
+    return isinstance(node, Accumulate) and node.adds and node.rescale is None
+
+
+def _with_block(graph: KernelGraph, at: int, block: BlockGraph) -> KernelGraph:
+    nodes = (*graph.nodes[:at], block, *graph.nodes[at + 1 :])
+    return replace(graph, nodes=nodes)
+
+
+# -- Dims taken apart ------------------------------------------------------------------
+
+
+def _taken_apart(
+    graph: KernelGraph, name: str, count: int, outer: str, inner: str
+) -> KernelGraph | None:
+    """The μGraph in which a dim is two, of which the inner one has so many elements.
+
+    None where something has to know the dim as one, or elements are left over.
+    """
+    extents = dict(graph.extents)
+    extent = extents.pop(name)
+    if extent is None or extent % count or not _can_be_taken_apart(graph, name):
+        return None
+    outer, inner = free_name(outer, extents), free_name(inner, extents)
+    extents |= {outer: extent // count, inner: count}
+    dims = _Dims(name, outer, inner, count)
+    return replace(
+        graph,
+        inputs=tuple(replace(i, type=dims.of_type(i.type)) for i in graph.inputs),
+        returns=tuple(replace(r, type=dims.of_type(r.type)) for r in graph.returns),
+        nodes=tuple(
+            dims.of_block(n) if isinstance(n, BlockGraph) else n for n in graph.nodes
+        ),
+        extents=tuple(sorted(extents.items())),
+    )
+
+
+def _can_be_taken_apart(graph: KernelGraph, name: str) -> bool:
+    """Whether only blocks have a dim, and none knows its positions or its parts."""
+    types = kernel_types(graph)
+    beside = [types[n.result] for n in graph.applies]
+    beside += [types[v] for n in graph.applies for v in n.values]
+    if any(name in t.names for t in beside) or f"{name}#" in graph.extent_of:
+        return False
+    if any(name == d.name for i in graph.indices for d in i.axis):
+        return False
+    inside = [n for block in graph.blocks for n in block.applies]
+    bounds = [b for block in graph.blocks for b in block.bounds]
+    bounds += [s.bound for block in graph.blocks for s in block.settled]
+    bound = any(name == b.dim for b in bounds)
+    return not bound and not any(_names(n, name) for n in inside)
+
+
+def _names(node: Apply, name: str) -> bool:
+    """Whether an operator has to know a dim as one; sums can be over several."""
+    return any(key != "over" and _mentions(value, name) for key, value in node.attrs)
+
+
+def _mentions(value: AttrValue, name: str) -> bool:
+    if isinstance(value, AxisNames):
+        return name in value.names
+    return value == name or (isinstance(value, tuple) and name in value)
+
+
+class _Dims:
+    """Two dims in the place of one."""
+
+    def __init__(self, name: str, outer: str, inner: str, count: int) -> None:
+        self.name, self.outer, self.inner, self.count = name, outer, inner, count
+
+    def of_axis(self, axis: Axis) -> Axis:
+        found: list[Dim] = []
+        for dim in axis:
+            apart = (Dim(self.outer, dim.grid, dim.loop), Dim(self.inner))
+            found += apart if dim.name == self.name else (dim,)
+        return tuple(found)
+
+    def of_type(self, kind: TensorType) -> TensorType:
+        return replace(kind, axes=tuple(map(self.of_axis, kind.axes)))
+
+    def of_block(self, block: BlockGraph) -> BlockGraph:
+        loop = None if block.loop is None else self.of_split(block.loop)
+        return replace(
+            block,
+            grid=tuple(map(self.of_split, block.grid)),
+            loop=loop,
+            nodes=tuple(map(self.of_node, block.nodes)),
+        )
+
+    def of_split(self, split: Split) -> Split:
+        if split.dim != self.name:
+            return split
+        tile = max(1, split.tile // self.count)
+        return replace(split, dim=self.outer, tile=tile)
+
+    def of_node(self, node: BlockNode) -> BlockNode:
+        match node:
+            case Load() | Store():
+                return replace(node, axes=tuple(map(self.of_axis, node.axes)))
+            case Apply():
+                attrs = tuple((k, self.of_attr(k, v)) for k, v in node.attrs)
+                operands = tuple(map(self.of_operand, node.operands))
+                return replace(node, attrs=attrs, operands=operands)
+            case _:
+                return node
+
+    def of_attr(self, key: str, value: AttrValue) -> AttrValue:
+        if key != "over" or not isinstance(value, tuple):
+            return value
+        pairs = ((self.outer, self.inner) if n == self.name else (n,) for n in value)
+        return tuple(str(n) for pair in pairs for n in pair)
+
+    def of_operand(self, operand: Operand) -> Operand:
+        if not isinstance(operand, Scalar):
+            return operand
+        powers: dict[str, int] = {}
+        for name, power in operand.extents:
+            both = (self.outer, self.inner) if name == self.name else (name,)
+            powers.update(dict.fromkeys(both, power))
+        return Scalar(operand.value, tuple(sorted(powers.items())))
+
+
+__all__ = ["with_pairs"]
