@@ -370,7 +370,7 @@ class Loads:
         runs: The same in the order of memory, the innermost first.
         apart: Dims with more than one lane of which nothing lies together.
         itemsize: Bytes of an element.
-        word: Bytes of what is loaded at once: an element, or two of them.
+        word: Bytes of a word of two elements; 0 where there are none.
         source: Bytes of what it is loaded from.
         share: Of its lanes, those that are read.
         steps: Of each, how far apart known positions are along dims, by places.
@@ -620,7 +620,7 @@ class _Builder:
             ),
             itemsize=as_column(kind.dtype.itemsize for kind in kinds),
             word=as_column(
-                kind.dtype.itemsize * (1 + (v in flow.words))
+                2 * kind.dtype.itemsize * (v in flow.words)
                 for v, kind in zip(names, kinds, strict=True)
             ),
             source=as_column(
