@@ -248,6 +248,20 @@ stride(1, 1) padding(0, 0) dilation(1, 1) groups(1)
   return z
 }
 """,
+    "pairs": """
+mugraph product(x: f16[m, k], w: f8e4m3[k, n]) -> f32[m, n]
+    where m = 8, k = 512, n = 64 {
+  y = block grid(n / 32) loop(k / 64) {
+    t = load x[m, k/loop]
+    v = load w[k/loop, n/grid]
+    c = cast v dtype(f16)
+    p = matmul t, c over(k)
+    a = accumulate p
+    store y: f32[m, n/grid] = a
+  }
+  return y
+}
+""",
     "launch-early": """
 mugraph f(x: f32[m]) -> f32[m] where m = 16 {
   y = block grid(m / 8) {

@@ -1,0 +1,78 @@
+"""Products with weights of 8 and 4 bits, from a function to numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.backends.triton.running.launch import TritonExecutable
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.tile.build import programs
+from mirage_dsl.tile.combined import words
+
+ROWS, GROUP = 1024, 64
+
+
+def gated(x: Any, gate: Any, up: Any) -> Any:
+    return mirage.silu(x @ gate.to(x.dtype)) * (x @ up.to(x.dtype))
+
+
+def with_scales(x: Any, packed: Any, scale: Any) -> Any:
+    shifts = torch.arange(2) * 4
+    value = (packed.unsqueeze(1) >> shifts[:, None].to(packed.dtype)) & 15
+    value = (value.to(torch.int8) - 8).to(x.dtype)
+    value = value.reshape(scale.shape[0], -1, scale.shape[1]) * scale[:, None]
+    return x @ value.reshape(-1, scale.shape[1])
+
+
+def weights(dtype: str, count: int, columns: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (ROWS, columns)
+    if dtype.startswith("f8"):
+        kind = torch.float8_e4m3fn if dtype == "f8e4m3" else torch.float8_e5m2
+        made = (torch.randn(shape, generator=generator) for _ in range(count))
+        return [(w / ROWS**0.5).to(kind) for w in made]
+    low, kind = (-8, torch.int8) if dtype == "i8" else (0, torch.uint8)
+    made = (
+        torch.randint(low, low + 16, shape, generator=generator) for _ in range(count)
+    )
+    return [w.to(kind) for w in made]
+
+
+def found(function: Any, tensors: list[torch.Tensor]) -> list[Any]:
+    """What is found that reads words, best first."""
+    bound = mirage.kernel(function).bind(*tensors)
+    result = bound.search(effort="quick", hardware=H100, use_cache=False)
+    graphs = [c.mugraph for c in result]
+    return [g for g in graphs if any(words(p) for p in programs(g))]
+
+
+def is_right(graph: Any, function: Any, tensors: list[torch.Tensor]) -> None:
+    (got,) = TritonExecutable(graph, interpret=True)(*tensors)
+    exact = [t.double() if t.dtype == torch.float16 else t for t in tensors]
+    right = function(*exact)
+    assert float((got.double() - right).norm() / right.norm()) < 3e-3
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2", "u8", "i8"])
+def test_bytes(dtype: str) -> None:
+    x = torch.randn(8, ROWS, generator=torch.Generator().manual_seed(1)).half()
+    if dtype in ("u8", "i8"):
+        x = x / 64
+    tensors = [x, *weights(dtype, 2, 64)]
+    graph, *_ = found(gated, tensors)
+    is_right(graph, gated, tensors)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 64), (16, 64), (8, 60)])
+def test_halves_of_bytes(rows: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(rows, ROWS, generator=generator).half()
+    packed = torch.randint(0, 256, (ROWS // 2, columns), generator=generator)
+    scale = (torch.rand(ROWS // GROUP, columns, generator=generator) + 0.1) / ROWS
+    tensors = [x, packed.to(torch.uint8), scale.half()]
+    for graph in found(with_scales, tensors)[:1]:
+        is_right(graph, with_scales, tensors)
