@@ -119,8 +119,8 @@ class _Joining:
             if node.result not in self.names:
                 self.names[node.result] = free_name(node.result, taken)
                 taken.add(self.names[node.result])
-        nodes = [self._whole(n) for n in first.nodes if not isinstance(n, Store)]
-        nodes += [self._whole(n) for n in second.nodes if not self._is_gone(n)]
+        nodes = [self._on_grid(n) for n in first.nodes if not isinstance(n, Store)]
+        nodes += [self._renamed(n) for n in second.nodes if not self._is_gone(n)]
         return replace(first, grid=self.grid, nodes=tuple(nodes))
 
     def _sums(self) -> bool:
@@ -130,12 +130,13 @@ class _Joining:
         read = users(self.second.nodes)
         loads = [n for n in self.second.loads if n.source in stores]
         for load in loads:
-            store, sums = stores[load.source], read[load.result]
+            store, (sums, *others) = stores[load.source], read[load.result]
             adds = _is_sum(store.operand, made) and (part,) in store.axes
-            alone = [isinstance(n, Apply) and n.op is SUM for n in sums] == [True]
-            if not adds or not alone or sums[0].over != (part.name,):
+            if not adds or others or not isinstance(sums, Apply) or sums.op is not SUM:
                 return False
-            self.names[load.result] = self.names[sums[0].result] = store.operand
+            if sums.over != (part.name,):
+                return False
+            self.names[load.result] = self.names[sums.result] = store.operand
         elsewhere = [n for n in self.graph.nodes if n not in (self.first, self.second)]
         wanted = {v for n in elsewhere for v in operands_of(n)}
         wanted |= {r.value for r in self.graph.returns}
@@ -148,21 +149,20 @@ class _Joining:
         made = not isinstance(node, Store) and node.result in self.names
         return made and self.names[node.result] in stored
 
-    def _whole(self, node: BlockNode) -> BlockNode:
+    def _on_grid(self, node: BlockNode) -> BlockNode:
         """A node in the one block, whose grid is the first one's without the rows."""
-        split = {s.dim for s in self.grid}
-        if isinstance(node, Load | Store):
-            axes = tuple(
-                tuple(replace(d, grid=d.name in split) for d in axis)
-                for axis in node.axes
-            )
-            node = replace(node, axes=axes)
-        if node in self.first.made:
+        if not isinstance(node, Load | Store):
             return node
-        named = with_operands(node, self.names)
+        split = {s.dim for s in self.grid}
+        axes = (tuple(replace(d, grid=d.name in split) for d in a) for a in node.axes)
+        return replace(node, axes=tuple(axes))
+
+    def _renamed(self, node: BlockNode) -> BlockNode:
+        """The same of a node of the second block."""
+        named = with_operands(self._on_grid(node), self.names)
         if isinstance(named, Store):
             return named
-        return replace(named, result=self.names.get(named.result, named.result))
+        return replace(named, result=self.names[named.result])
 
 
 def _is_sum(value: str, made: Mapping[str, BlockNode]) -> bool:

@@ -530,9 +530,8 @@ def _innermost(load: Load, program: TileProgram) -> Dim | None:
     kind = program.tensors.get(load.source)
     if kind is None or not _is_plain(load) or kind.dtype.itemsize > LARGEST_OF_PAIR:
         return None
-    dims = load.at[kind.order[-1]] if kind.order else ()
-    last = dims[-1:]
-    return last[0] if [_extent(d, program) for d in last] == [2] else None
+    axis: Axis = load.at[kind.order[-1]] if kind.order else ()
+    return axis[-1] if axis and _extent(axis[-1], program) == 2 else None
 
 
 LARGEST_OF_PAIR = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,45 @@ Words = NDArray[np.uint32]
 def halves(words: Words) -> NDArray[np.float16]:
     """Two numbers of f16 for each word, the lower bits first."""
     return words.astype("<u4").view("<f2").reshape(-1, 2)
+
+
+def _permuted(a: Words, b: Words, selector: Words) -> Words:
+    found = np.stack([x.astype("<u4").view("u1").reshape(-1, 4) for x in (a, b)], 1)
+    picks = [int(selector[0]) >> shift & 7 for shift in (0, 4, 8, 12)]
+    return np.ascontiguousarray(found.reshape(-1, 8)[:, picks]).view("<u4")[:, 0]
+
+
+def _pair(numbers: NDArray[np.float16]) -> Words:
+    return np.ascontiguousarray(numbers.astype("<f2")).view("<u4")[:, 0]
+
+
+def _fused(a: Words, b: Words, c: Words) -> Words:
+    x, y, z = (halves(v).astype(np.float64) for v in (a, b, c))
+    return _pair((x * y + z).astype(np.float16))
+
+
+def _masked(a: Words, b: Words, c: Words, table: Words) -> Words:
+    assert int(table[0]) == 0xEA, "the table of (a & b) | c"
+    return (a & b) | c
+
+
+def _moved(a: Words) -> Words:
+    return a
+
+
+def _less(a: Words, b: Words) -> Words:
+    return _pair(halves(a) - halves(b))
+
+
+INSTRUCTIONS: Mapping[str, Callable[..., Words]] = {
+    "mov.b32": _moved,
+    "xor.b32": np.bitwise_xor,
+    "shr.u32": np.right_shift,
+    "prmt.b32": _permuted,
+    "lop3.b32": _masked,
+    "sub.f16x2": _less,
+    "fma.rn.f16x2": _fused,
+}
 
 
 def run_assembly(
@@ -30,33 +69,8 @@ def run_assembly(
             return registers[name]
         return np.full_like(words, int(name, 16 if "x" in name else 10))
 
-    def permuted(a: Words, b: Words, selector: Words) -> Words:
-        found = np.stack([x.astype("<u4").view("u1").reshape(-1, 4) for x in (a, b)], 1)
-        picks = [int(selector[0]) >> shift & 7 for shift in (0, 4, 8, 12)]
-        return np.ascontiguousarray(found.reshape(-1, 8)[:, picks]).view("<u4")[:, 0]
-
-    def packed_pair(numbers: NDArray[np.float16]) -> Words:
-        return np.ascontiguousarray(numbers.astype("<f2")).view("<u4")[:, 0]
-
-    def fused(a: Words, b: Words, c: Words) -> Words:
-        x, y, z = (halves(v).astype(np.float64) for v in (a, b, c))
-        return packed_pair((x * y + z).astype(np.float16))
-
-    def masked(a: Words, b: Words, c: Words, table: Words) -> Words:
-        assert int(table[0]) == 0xEA, "the table of (a & b) | c"
-        return (a & b) | c
-
-    instructions: dict[str, Callable[..., Words]] = {
-        "mov.b32": lambda a: a,
-        "xor.b32": lambda a, b: a ^ b,
-        "shr.u32": lambda a, b: a >> b,
-        "prmt.b32": permuted,
-        "lop3.b32": masked,
-        "sub.f16x2": lambda a, b: packed_pair(halves(a) - halves(b)),
-        "fma.rn.f16x2": fused,
-    }
     for line in re.findall(r"^\s*([a-z].*);$", text, re.MULTILINE):
         name, rest = line.split(" ", 1)
         target, *operands = (o.strip() for o in rest.split(","))
-        registers[target] = instructions[name](*map(value, operands))
+        registers[target] = INSTRUCTIONS[name](*map(value, operands))
     return [registers[f"${at}"] for at in range(results)]

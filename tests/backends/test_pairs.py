@@ -36,7 +36,8 @@ FORMATS = ("f8e4m3", "f8e5m2", "u8", "i8")
 
 
 def of_float(dtype: torch.dtype) -> NDArray[np.float64]:
-    return torch.from_numpy(BYTES.copy()).view(dtype).double().numpy()
+    bits = torch.arange(256, dtype=torch.uint8)
+    return np.array([float(x) for x in bits.view(dtype).double()])
 
 
 LOW, HIGH = (BYTES & 15).astype(np.float64), (BYTES >> 4).astype(np.float64)

@@ -67,12 +67,18 @@ def test_bytes(dtype: str) -> None:
     is_right(graph, gated, tensors)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 64), (16, 64), (8, 60)])
-def test_halves_of_bytes(rows: int, columns: int) -> None:
+def halves(rows: int, depth: int, columns: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(rows, ROWS, generator=generator).half()
-    packed = torch.randint(0, 256, (ROWS // 2, columns), generator=generator)
-    scale = (torch.rand(ROWS // GROUP, columns, generator=generator) + 0.1) / ROWS
-    tensors = [x, packed.to(torch.uint8), scale.half()]
-    for graph in found(with_scales, tensors)[:1]:
-        is_right(graph, with_scales, tensors)
+    x = torch.randn(rows, depth, generator=generator).half()
+    packed = torch.randint(0, 256, (depth // 2, columns), generator=generator)
+    scale = (torch.rand(depth // GROUP, columns, generator=generator) + 0.1) / depth
+    return [x, packed.to(torch.uint8), scale.half()]
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_halves_of_bytes(rows: int) -> None:
+    """What is found for a large matrix, of which a part is computed."""
+    graph, *_ = found(with_scales, halves(rows, 4096, 4096))
+    (name,) = (n for n in graph.extent_of if n.endswith("_pairs"))
+    part = graph.with_extents({name: 40})
+    is_right(part, with_scales, halves(rows, 4096, 80))

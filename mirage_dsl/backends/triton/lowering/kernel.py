@@ -1681,8 +1681,8 @@ class _Printer:
 
     def _assert_fits_words(self, stride: str | int, *, inside: bool) -> None:
         """Who runs the module by himself is told of a stride that words cannot have."""
-        params = (p.name for p in self._signature.params if p.kind == "stride")
-        if stride in params:
+        params = [p.name for p in self._signature.params if p.kind == "stride"]
+        if str(stride) in params:
             fits = f"{stride} == 1" if inside else f"{stride} % 2 == 0"
             self._writer.line(f"tl.static_assert({fits})")
 
@@ -1908,11 +1908,12 @@ class _Printer:
         """The same of both bytes of words: one call gives all of their floats."""
         function, parts = word_function(part, self._loads[part.source].tile.dtype)
         text = f"{function}({word.name}{'' if not parts else f', {float(part.less)}'})"
-        wanted = [(lane, p) for lane in range(2) for p in parts or ("byte",)]
+        wanted = [(lane, p) for lane in range(2) for p in parts or (part.part,)]
         names = self._tiles.several(
             text, [f"{part.source}_{lane}_{p}" for lane, p in wanted]
         )
-        name = names[wanted.index((part.lane, part.part))]
+        at = next(i for i, own in enumerate(wanted) if own == (part.lane, part.part))
+        name = names[at]
         made = self._tiles.arranged(Variable(name, word.axes, f16), step.tile.axes)
         self._variables[step.result] = self._tiles.as_dtype(made, step.tile.dtype)
 
