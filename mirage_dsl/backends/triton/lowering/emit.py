@@ -164,14 +164,18 @@ def plan(
     )
     kernels = _kernels(graph, around)
     launcher = Launcher(graph, around, [k.name for k in kernels])
+    source = _source(graph, kernels, launcher)
+    return ModulePlan(graph, source, tuple(kernels), around)
+
+
+def _source(graph: KernelGraph, kernels: list[KernelPlan], launcher: Launcher) -> str:
     run = launcher.write(kernels)
     lines = _head(graph, kernels)
     for kernel in kernels:
         lines += ["", "", *kernel.lines]
     for helper in sorted(launcher.helpers):
         lines += ["", *HELPERS[helper].rstrip("\n").split("\n")]
-    lines += ["", "", *run]
-    return ModulePlan(graph, "\n".join(lines) + "\n", tuple(kernels), around)
+    return "\n".join([*lines, "", "", *run]) + "\n"
 
 
 def _kernels(graph: KernelGraph, around: Surroundings) -> list[KernelPlan]:
