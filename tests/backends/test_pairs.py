@@ -173,6 +173,47 @@ def test_words_of_scales_are_guarded_too() -> None:
     check(graph, tensors)
 
 
+SCALED = """mirage 1
+
+mugraph scaled(x: f16[m, (a b)], w: u8[(a b), (d p)], c: f16[a, (d p)])
+    -> f32[m, (d p)], f16[a, (d p)] where m = 8, a = 8, b = 16, d = 32, p = 2 {
+  s = block grid(a / 4) {
+    c_t = load c[a/grid, (d p)]
+    e = mul c_t, 2
+    store s: f16[a/grid, (d p)] = e
+  }
+  y = block grid(d / 16) loop(a / 4) {
+    x_t = load x[m, (a/loop b)]
+    w_t = load w[(a/loop b), (d/grid p)]
+    s_t = load s[a/loop, (d/grid p)]
+    f = to_f32 w_t
+    v = cast f dtype(f16)
+    q = matmul x_t, v over(b)
+    g = mul q, s_t
+    z = accumulate g
+    t = sum z over(a)
+    store y: f32[m, (d/grid p)] = t
+  }
+  return y, s
+}
+"""
+
+
+def test_words_of_what_is_made_in_tensors_of_the_callers() -> None:
+    graph = parse(SCALED)
+    assert problems(graph) == []
+    x, w, c = random_inputs(graph)
+    executable = TritonExecutable(graph, interpret=True)
+    assert executable._check([x, w, c], ()).apart == set()
+    right, scales = executable(x, w, c)
+    wide = torch.zeros(8, 65, dtype=torch.float16)[:, 1:]
+    outs = [torch.zeros_like(right), wide]
+    assert executable._check([x, w, c], outs).apart == {"s"}
+    executable(x, w, c, out=outs)
+    assert torch.equal(outs[0], right)
+    assert torch.equal(wide, scales)
+
+
 VIEWED = """mirage 1
 
 mugraph viewed(x: f16[m, k], w: {dtype}[k, n]) -> f32[m, n]

@@ -360,12 +360,16 @@ class TritonExecutable:
             out=bool(out),
             dense=self._dense(tensors, out),
             gapped=self._gapped(tensors, out),
-            apart=self._apart(tensors),
+            apart=self._apart(tensors, out=bool(out)),
         )
 
-    def _apart(self, tensors: Sequence[torch.Tensor]) -> frozenset[str]:
-        """Values that kernels could load two elements at a time if they lay so."""
-        made, names = self._plan(Variant()), [i.name for i in self.graph.inputs]
+    def _apart(self, tensors: Sequence[torch.Tensor], *, out: bool) -> frozenset[str]:
+        """Values that kernels could load two elements at a time if they lay so.
+
+        What they make themselves does, but in tensors of the caller's.
+        """
+        made = self._plan(Variant(out=out))
+        names = [i.name for i in self.graph.inputs]
         given = dict(zip(names, tensors, strict=True))
         found: set[str] = set()
         for value, dim in (w for k in made.kernels for w in k.words.items()):
