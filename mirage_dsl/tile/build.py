@@ -87,7 +87,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.graph import Load as BlockLoad
 from mirage_dsl.ir.graph import Store as BlockStore
-from mirage_dsl.ir.infer import block_types
+from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import looped_dims, loops_inside_grid, piece_extent
 from mirage_dsl.ir.text.printer import block_node_text
 from mirage_dsl.ir.walk import (
@@ -540,7 +540,8 @@ def _paired(
 
 def paired_dims(graph: KernelGraph) -> set[str]:
     """The dims of pairs of bytes that some block of a μGraph reads for products."""
-    if all(i.type.dtype.itemsize > 1 for i in graph.inputs):
+    types = kernel_types(graph)
+    if all(types[s].dtype.itemsize > 1 for b in graph.blocks for s in b.sources):
         return set()
     outer = outer_of(graph)
     found = (_paired(b, outer, block_types(b, outer.types)) for b in graph.blocks)
