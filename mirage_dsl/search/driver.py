@@ -431,15 +431,16 @@ class _Driver:
         """The best structures that can take bytes in pairs, made to do so.
 
         Of all plans: what is split to have more blocks does better without, in pairs.
+        None where constraints may name the dims that become several.
         """
-        if all(i.type.dtype.itemsize > 1 for i in self.program.inputs):
+        of_bytes = any(i.type.dtype.itemsize == 1 for i in self.program.inputs)
+        if not of_bytes or self.segments.constraints != Constraints():
             return []
         structures: dict[str, Plan] = {}
         for plan in plans:
             structures.setdefault(_structure(plan), plan)
         made = (self.segments.with_pairs(p.graph) for p in structures.values())
-        found = (p for p in made if p and self.segments.constraints.admits(p.graph))
-        return list(islice(found, MOST_IN_PAIRS))
+        return list(islice((p for p in made if p is not None), MOST_IN_PAIRS))
 
     def _others(
         self, of: Callable[[KernelGraph], Plan | None], plans: Sequence[Plan]
