@@ -83,6 +83,7 @@ class Case:
         tolerance: Relative to the largest element; that of the coarsest dtype, unless
             given.
         definite: Inputs are positive definite matrices.
+        signed: Results have one sign, and are not right with either.
     """
 
     graph: KernelGraph
@@ -91,6 +92,7 @@ class Case:
     special: bool = False
     tolerance: float | None = None
     definite: bool = False
+    signed: bool = True
 
     def inputs(self, sizes: Mapping[str, int]) -> list[torch.Tensor]:
         """Tensors of a call."""
@@ -148,7 +150,8 @@ class _Right:
     def __init__(
         self, case: Case, inputs: Sequence[torch.Tensor], outputs: list[NDArray[Any]]
     ) -> None:
-        self._graph, self._outputs = case.graph, outputs
+        self._graph, self._signed = case.graph, case.signed
+        self._outputs = outputs if case.signed else list(map(np.abs, outputs))
         self._tolerance = case.tolerance or allowed(case.graph)
         if any(t.is_cuda for t in inputs):
             # Its functions are less precise than a CPU's.
@@ -157,6 +160,7 @@ class _Right:
     def hold(self, found: Sequence[torch.Tensor]) -> None:
         """Compare with what was found."""
         outputs = [t.contiguous().cpu() for t in found]
+        outputs = outputs if self._signed else [t.abs() for t in outputs]
         compare(self._graph, outputs, self._outputs, self._tolerance)
 
 
@@ -988,7 +992,8 @@ def _symbolic() -> KernelGraph:
 def _windows() -> Iterator[tuple[str, Case]]:
     """Operators that only PyTorch computes, which every host calls."""
     for name, program in windows.ROWS.items():
-        yield f"{name} alone", Case(program.traced, definite=program.definite)
+        how = {"definite": program.definite, "signed": program.signed}
+        yield f"{name} alone", Case(program.traced, **how)
         turned = map_nodes(program.traced, _channels_last)
         if turned != program.traced:
             yield f"{name} with channels last alone", Case(turned)

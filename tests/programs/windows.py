@@ -25,6 +25,8 @@ class Program:
     shapes: tuple[tuple[int, ...], ...]
     definite: bool = False
     """Whether they are positive definite matrices."""
+    signed: bool = True
+    """Whether results have one sign: singular vectors, and others, have either."""
 
     def inputs(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
         """Normal ones."""
@@ -60,14 +62,21 @@ def _recurrent(name: str, gates: int, states: int, result: int) -> Program:
 _LINE, _PLANE, _SPACE = (2, 4, 11), (2, 4, 9, 10), (2, 4, 5, 6, 7)
 
 
-def _factor(call: str, part: int | None = None, *, definite: bool = False) -> Program:
+def _factor(
+    call: str,
+    part: int | None = None,
+    *,
+    definite: bool = False,
+    signed: bool = True,
+) -> Program:
     """A function of `torch.linalg`, or one of its results, of a batch of matrices."""
 
     def function(x: Tensor) -> Tensor:
         found = getattr(torch.linalg, call)(x)
         return found if part is None else found[part]
 
-    return Program(function, ((4, 4),) if definite else ((2, 4, 4),), definite)
+    shape = (4, 4) if definite else (2, 4, 4)
+    return Program(function, (shape,), definite, signed)
 
 
 def _transform(call: str, part: str) -> Program:
@@ -88,9 +97,11 @@ _LINALG: Mapping[str, Program] = {
     "cholesky": _factor("cholesky", definite=True),
     "qr_q": _factor("qr", 0),
     "qr_r": _factor("qr", 1),
-    **{name: _factor("svd", at) for at, name in enumerate(("svd_u", "svd_s", "svd_v"))},
+    "svd_u": _factor("svd", 0, signed=False),
+    "svd_s": _factor("svd", 1),
+    "svd_v": _factor("svd", 2, signed=False),
     "eigh": _factor("eigh", 0),
-    "eigh_vectors": _factor("eigh", 1, definite=True),
+    "eigh_vectors": _factor("eigh", 1, definite=True, signed=False),
     "eigvalsh": _factor("eigvalsh"),
     "solve": _program(lambda a, b: torch.linalg.solve(a, b), (2, 4, 4), (2, 4, 3)),
     "solve_triangular": _program(
