@@ -28,6 +28,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from mirage_dsl.core.types import Axis, AxisNames, Dim, Scalar, TensorType, boolean
+from mirage_dsl.ir.analysis.layouts import PAIR
 from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
@@ -48,7 +49,6 @@ from mirage_dsl.ir.walk import makers, operands_of, users, with_operands
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import SUM
 
-PAIR = 2
 ROWS = (64, 32)
 """Rows of weights in a part: of what a warp multiplies in one iteration."""
 FEWEST_PARTS = 8

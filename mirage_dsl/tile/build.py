@@ -69,6 +69,7 @@ from mirage_dsl.core.types import (
 )
 from mirage_dsl.ir.analysis.bounds import shift_row
 from mirage_dsl.ir.analysis.launches import Announced, after_wait, asked_ahead, launches
+from mirage_dsl.ir.analysis.layouts import PAIR
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.graph import (
@@ -509,10 +510,6 @@ def split_pairs(
         if Pieces(made, kinds, extents, outer.most)[dim].width == PAIR:
             block, around, types = made, outer, kinds
     return block, around
-
-
-PAIR = 2
-"""Elements of a dim that are a pair."""
 
 
 def _paired(

@@ -31,6 +31,7 @@ from mirage_dsl.core.types import (
     flat_type,
 )
 from mirage_dsl.ir.analysis.integers import indexed_too_short, one_sided
+from mirage_dsl.ir.analysis.layouts import PAIR
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import (
     Apply,
@@ -55,7 +56,7 @@ from mirage_dsl.ir.maps import (
 from mirage_dsl.ir.walk import map_nodes, operands_of, results_of
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import LESS, LESS_EQUAL, WHERE
-from mirage_dsl.tile.build import PAIR, paired_dims
+from mirage_dsl.tile.build import paired_dims
 from mirage_dsl.verify.constants import brought_together, literals, with_literals
 
 # -- What two graphs have in common ----------------------------------------------------

@@ -262,12 +262,17 @@ def verify(
         how = _How(seed, chains, seeds, stability)
         sections = _by_sections(*both, how, executor)
         found = _whole(*both, how) if sections is None else sections
-    if both == (mugraph, asked):
-        return found
+    return found if both == (mugraph, asked) else _of(found, mugraph, asked)
+
+
+def _of(
+    found: Certificate, candidate: KernelGraph, program: KernelGraph
+) -> Certificate:
+    """The certificate of these graphs that was given for other forms of them."""
     return replace(
         found,
-        candidate_hash=canonical_hash(mugraph),
-        program_hash=canonical_hash(asked),
+        candidate_hash=canonical_hash(candidate),
+        program_hash=canonical_hash(program),
     )
 
 

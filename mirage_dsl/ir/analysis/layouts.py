@@ -327,6 +327,10 @@ def _factored(node: Apply | BlockGraph, *, flattens: bool) -> bool:
     return found is not None and found.flattens == flattens
 
 
+PAIR = 2
+"""Elements of a dim along which blocks take bytes in pairs, each two as one word."""
+
+
 def innermost(graph: KernelGraph, value: str, dim: str) -> tuple[str, int] | None:
     """The input that a value lies in, and its axis whose last part a dim is.
 
@@ -871,6 +875,7 @@ def _share(order: Order, access: _Access, size: int, sizes: Mapping[str, int]) -
 
 __all__ = [
     "ALIGNMENT",
+    "PAIR",
     "SOFTMAXES",
     "Flat",
     "FlatValues",
