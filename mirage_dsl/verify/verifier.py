@@ -262,17 +262,12 @@ def verify(
         how = _How(seed, chains, seeds, stability)
         sections = _by_sections(*both, how, executor)
         found = _whole(*both, how) if sections is None else sections
-    return found if both == (mugraph, asked) else _of(found, mugraph, asked)
-
-
-def _of(
-    found: Certificate, candidate: KernelGraph, program: KernelGraph
-) -> Certificate:
-    """The certificate of these graphs that was given for other forms of them."""
+    if both == (mugraph, asked):
+        return found
     return replace(
         found,
-        candidate_hash=canonical_hash(candidate),
-        program_hash=canonical_hash(program),
+        candidate_hash=canonical_hash(mugraph),
+        program_hash=canonical_hash(asked),
     )
 
 
@@ -331,6 +326,15 @@ def _by_sections(
     found = [_of_section(section, how) for section in sections]
     if not all(c.ok for c in found):
         return None
+    return replace(
+        _together(found, how),
+        candidate_hash=canonical_hash(candidate),
+        program_hash=canonical_hash(program),
+    )
+
+
+def _together(found: Sequence[Certificate], how: _How) -> Certificate:
+    """What certificates of all sections say of the whole."""
     verdicts = [c.stability for c in found if c.stability is not None]
     compared = [c.sampled for c in found if c.sampled is not None]
     widest = max(found, key=lambda c: len(c.primes[0]) if c.primes else 0)
@@ -340,8 +344,6 @@ def _by_sections(
         error_bound=min(1.0, sum(c.error_bound for c in found)),
         trials=trials,
         stability=max(verdicts, key=lambda v: v.worst_ratio, default=None),
-        candidate_hash=canonical_hash(candidate),
-        program_hash=canonical_hash(program),
         reason=f"equivalent in {_counted(found)}, in {trials} trials or more over "
         f"{how.chains} chains of primes",
         sampled=Sampled(
@@ -365,10 +367,11 @@ _MOST_SECTIONS = 1024
 
 def _of_section(section: Section, how: _How) -> Certificate:
     """The certificate of a section."""
-    if (section, how) not in _of_sections:
+    found = _of_sections.get((section, how))
+    if found is None:
         found = _whole(section.candidate, section.program, how)
         _remember(section, how, found)
-    return _of_sections[section, how]
+    return found
 
 
 def _remember(section: Section, how: _How, found: Certificate) -> None:
