@@ -436,6 +436,15 @@ class _Driver:
         of_bytes = any(i.type.dtype.itemsize == 1 for i in self.program.inputs)
         if not of_bytes or self.segments.constraints != Constraints():
             return []
+        found = self._made_in_pairs(plans)
+        if not found and self.forms and not is_one_kernel(plans[0].graph):
+            # What is split between blocks may have no loop whose rows could be parts.
+            with self.budget.step(self.budget.joined):
+                whole = self._allowed(self._whole(Cutter(self.forms[-1])))
+                found = self._made_in_pairs(sorted(whole, key=_microseconds))
+        return found
+
+    def _made_in_pairs(self, plans: Sequence[Plan]) -> list[Plan]:
         structures: dict[str, Plan] = {}
         for plan in plans:
             structures.setdefault(_structure(plan), plan)

@@ -78,10 +78,10 @@ weights(x)
     Case(
         "unknown_function",
         UnsupportedError,
-        ("logdet",),
+        ("gcd",),
         """
 def sums(x):
-    return torch.logdet(x)  # here
+    return torch.gcd(x, x)  # here
 
 sums(x)
 """,

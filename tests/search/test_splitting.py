@@ -92,10 +92,14 @@ def test_a_sum_over_groups_is_split_between_blocks() -> None:
     program = mirage.kernel(product).trace(*(mirage.spec(*s) for s in specs))
     (k, _, _) = program.applies[-1].over
     assert [h.dim for h in cut_dims(program)] == [k]
-    found = search(program, H200, k=8, max_kernels=2, verify=False).best
-    assert k in {s.dim for s in found.mugraph.blocks[0].grid}
+    found = search(program, H200, k=8, max_kernels=2, verify=False)
+    (split, *_) = [c for c in found if len(c.mugraph.blocks) == 2]
+    assert k in {s.dim for s in split.mugraph.blocks[0].grid}
+    # Blocks of few columns whose warps share the groups are better than both.
     whole = search(program, H200, k=1, max_kernels=1, verify=False).best
-    assert found.cost.microseconds < 1.2 * whole.cost.microseconds
+    assert "pair" in dict(found.best.mugraph.extents)
+    assert found.best.cost.microseconds <= whole.cost.microseconds
+    assert found.best.cost.microseconds < split.cost.microseconds
 
 
 def test_a_view_whose_summed_dim_is_cut() -> None:
