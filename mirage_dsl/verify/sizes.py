@@ -746,10 +746,14 @@ class _Shrinking:
         beside = literals(program) | literals(candidate)
         small = with_literals(program, brought_together(beside, self._widest_gap()))
         asked = self.graphs[0]
-        lacking = [indexed_too_short(small), _unturned(asked, small)]
+        lacking = [indexed_too_short(small), _reached(small)]
         lacking.append(_narrower_than_windows(asked, small))
         if self.whole:
             lacking += [_outside(small), _emptied(small)]
+        else:
+            # Rows long enough for windows, and so many windows that some are outside,
+            # would follow each other without end.
+            lacking.append(_unturned(asked, small))
         found: dict[str, int] = {}
         for dim, by in (item for each in lacking for item in each.items()):
             found[dim] = max(found.get(dim, 0), by)
@@ -992,6 +996,24 @@ def made_of_positions(graph: KernelGraph, value: str) -> KernelGraph | None:
     returns = (Return(value, kind),)
     made = tuple(reversed(nodes))
     return replace(graph, inputs=(), nodes=made, returns=returns, indices=indices)
+
+
+def _reached(graph: KernelGraph) -> dict[str, int]:
+    """By dim how many elements it lacks for places that a mask chooses to be inside.
+
+    `where(4 <= k, k - 4, 0)` is never below 0, which intervals alone do not tell.
+    """
+    made, found = {n.result: n for n in graph.applies}, dict[str, int]()
+    for node in graph.applies:
+        index = made.get(node.values[1]) if node.op.kind is Kind.GATHER else None
+        if index is None or index.op is not WHERE:
+            continue
+        dim, (names, at) = str(node.attr("dim")), _positions_of(graph, index.result)
+        by = int(max(at.max() + 1, -at.min())) if names else 0
+        by -= _sure(graph.extent_of, dim)
+        if by > 0:
+            found[dim] = max(found.get(dim, 0), by)
+    return found
 
 
 def _unturned(program: KernelGraph, small: KernelGraph) -> dict[str, int]:

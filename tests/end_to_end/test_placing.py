@@ -295,6 +295,14 @@ def generated(name: str) -> list[KernelGraph]:
     return [c.mugraph for c in found.candidates[:3] if c.mugraph.blocks]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_places_that_a_mask_chooses_are_inside_at_small_sizes(seed: int) -> None:
+    """Three rows at places 4 to 6: wherever these come, there are as many rows."""
+    name = "copied to a slice"
+    program = traced(*CACHES[name][:2])
+    assert mirage.verify(generated(name)[0], program, seed=seed).ok
+
+
 @pytest.mark.parametrize("name", CACHES)
 def test_a_cache_is_changed_where_it_is(name: str) -> None:
     function, tensors, count = CACHES[name]
