@@ -248,20 +248,30 @@ def added_at(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> An
     return _added(x, _sums("index_sum", x.shape[at], at, index, source), alpha)
 
 
-def scatter_add(x: Any, dim: Any, index: Any, src: Any) -> Any:
-    """The tensor with elements of another one added at indices along an axis."""
-    x, at = _target("scatter_add", x, dim, index)
-    src = as_tensor("scatter_add", src)
-    _require_dtype("scatter_add", x, src)
+def _scattered(
+    what: str, x: Any, dim: Any, index: Any, src: Any
+) -> tuple[Any, int, Any]:
+    """A target, the axis, and elements for indices that are as long along the others.
+
+    Raises:
+        UnsupportedError: They are not.
+    """
+    x, at = _target(what, x, dim, index)
+    src = as_tensor(what, src)
+    _require_dtype(what, x, src)
     others = [i for i in range(x.ndim) if i != at]
     if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
         raise UnsupportedError(
-            f"scatter_add to {shape_text(x.handle)} at {shape_text(index.handle)}: it "
-            f"is done for indices that are as long along all axes but {at}",
+            f"{what} to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
+            f"done for indices that are as long along all axes but {at}",
             user_location(),
         )
-    if src.shape != index.shape:
-        src = _cut_to(src, index)
+    return x, at, src if src.shape == index.shape else _cut_to(src, index)
+
+
+def scatter_add(x: Any, dim: Any, index: Any, src: Any) -> Any:
+    """The tensor with elements of another one added at indices along an axis."""
+    x, at, src = _scattered("scatter_add", x, dim, index, src)
     alone = _of_one_axis(index, at)
     if alone is None:
         return _added(x, _sums("scatter_sum", x.shape[at], at, index, src), 1)
@@ -281,18 +291,7 @@ def scatter_reduce(
         reduce: `sum`, `prod`, `mean`, `amax` or `amin`.
         include_self: Whether what is there is reduced too.
     """
-    x, at = _target("scatter_reduce", x, dim, index)
-    src = as_tensor("scatter_reduce", src)
-    _require_dtype("scatter_reduce", x, src)
-    others = [i for i in range(x.ndim) if i != at]
-    if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
-        raise UnsupportedError(
-            f"scatter_reduce to {shape_text(x.handle)} at {shape_text(index.handle)}: "
-            f"it is done for indices that are as long along all axes but {at}",
-            user_location(),
-        )
-    if src.shape != index.shape:
-        src = _cut_to(src, index)
+    x, at, src = _scattered("scatter_reduce", x, dim, index, src)
     return _reduced_at(x, at, index, src, reduce, include_self)
 
 

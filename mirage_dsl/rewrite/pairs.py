@@ -28,7 +28,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from mirage_dsl.core.types import Axis, AxisNames, Dim, Scalar, TensorType, boolean
-from mirage_dsl.ir.analysis.layouts import PAIR
+from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
 from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
@@ -186,23 +186,11 @@ def _columns(block: BlockGraph, graph: KernelGraph) -> list[str]:
         axes = [load.axes[a] for a in kind.order] if load.axes else []
         dim = axes[-1][-1] if axes and axes[-1] else None
         of_bytes = kind.dtype.itemsize == 1 and kind.dtype is not boolean
-        if dim is not None and of_bytes and _is_column(load.result, dim, block, types):
+        if dim is None or not of_bytes or not dim.grid or dim.loop:
+            continue
+        if is_multiplied(load.result, dim, block, types):
             found[dim.name] = None
     return list(found)
-
-
-def _is_column(
-    value: str, dim: Dim, block: BlockGraph, types: Mapping[str, TensorType]
-) -> bool:
-    """Whether a value becomes a factor of a product that keeps a dim of the grid."""
-    made = {value}
-    for node in block.applies if dim.grid and not dim.loop else ():
-        if made.isdisjoint(node.values) or dim not in types[node.result].dims:
-            continue
-        if node.op.kind is Kind.CONTRACTION:
-            return True
-        made.add(node.result)
-    return False
 
 
 # -- Rows ------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ from mirage_dsl.core.types import (
 )
 from mirage_dsl.ir.analysis.bounds import shift_row
 from mirage_dsl.ir.analysis.launches import Announced, after_wait, asked_ahead, launches
-from mirage_dsl.ir.analysis.layouts import PAIR
+from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.graph import (
@@ -529,7 +529,7 @@ def _paired(
         if (
             looped
             and dim not in settled
-            and _multiplied(load.result, dim, block, types)
+            and is_multiplied(load.result, dim, block, types)
         ):
             found.append(dim)
     return list(dict.fromkeys(found))
@@ -543,20 +543,6 @@ def paired_dims(graph: KernelGraph) -> set[str]:
     outer = outer_of(graph)
     found = (_paired(b, outer, block_types(b, outer.types)) for b in graph.blocks)
     return {dim.name for dims in found for dim in dims}
-
-
-def _multiplied(
-    value: str, dim: Dim, block: BlockGraph, types: Mapping[str, TensorType]
-) -> bool:
-    """Whether a value becomes an operand of a product that keeps a dim of it."""
-    made = {value}
-    for node in block.applies:
-        if made.isdisjoint(node.values) or dim not in types[node.result].dims:
-            continue
-        if node.op.kind is Kind.CONTRACTION:
-            return True
-        made.add(node.result)
-    return False
 
 
 class _Pairs(_Lanes):

@@ -331,6 +331,20 @@ PAIR = 2
 """Elements of a dim along which blocks take bytes in pairs, each two as one word."""
 
 
+def is_multiplied(
+    value: str, dim: Dim, block: BlockGraph, types: Mapping[str, TensorType]
+) -> bool:
+    """Whether a value becomes an operand of a product that keeps a dim of it."""
+    made = {value}
+    for node in block.applies:
+        if made.isdisjoint(node.values) or dim not in types[node.result].dims:
+            continue
+        if node.op.kind is Kind.CONTRACTION:
+            return True
+        made.add(node.result)
+    return False
+
+
 def innermost(graph: KernelGraph, value: str, dim: str) -> tuple[str, int] | None:
     """The input that a value lies in, and its axis whose last part a dim is.
 
@@ -888,6 +902,7 @@ __all__ = [
     "channels_together",
     "flat_values",
     "innermost",
+    "is_multiplied",
     "lies_with_channels_last",
     "middle",
     "places",
