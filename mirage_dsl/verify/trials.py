@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,12 @@ class Reading:
     fresh: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     still: tuple[bool, bool] = (False, False)
 
+    @property
+    def of_program(self) -> Reading:
+        """The same reading of the program, whatever the candidate's is."""
+        fresh, still = self.fresh[PROGRAM], self.still[PROGRAM]
+        return replace(self, fresh=(fresh, frozenset()), still=(still, False))
+
 
 @dataclass
 class Evaluation:
@@ -114,7 +120,8 @@ class Field:
     def of_program(self) -> Field:
         """The same field for the program beside itself, whatever the candidate is."""
         alone = Shrunk(self.shrunk.program, self.shrunk.program)
-        return replace(self, shrunk=alone, blocks=evaluate_block)
+        reading = self.reading.of_program
+        return replace(self, shrunk=alone, reading=reading, blocks=evaluate_block)
 
     def graph(self, side: int) -> KernelGraph:
         """The graph of a side."""
@@ -277,8 +284,10 @@ def _agreement(
 
 def sites(where: Field, side: int) -> int:
     """How often one side chooses: its maxima, comparisons and the like."""
-    trials, inputs = where.draw(0, 1)
     plain = where.with_reading(Reading(still=where.reading.still))
+    if side == PROGRAM:
+        return _program_side(plain.of_program, 0, 1)[2].algebra.order.sites
+    trials, inputs = plain.draw(0, 1)
     return plain.evaluate(side, trials, inputs, 0).algebra.order.sites
 
 
@@ -287,29 +296,28 @@ def fresh_sites(where: Field, side: int) -> frozenset[int]:
 
     They are found by making them random: all at once, or else one after the other.
     """
-    count = sites(where, side)
+    plain = where.with_reading(Reading(still=where.reading.still))
+    if side == PROGRAM:
+        return _fresh_sites_of_program(plain.of_program)
+    return _fresh_sites(plain, side)
+
+
+@lru_cache(maxsize=8)
+def _fresh_sites_of_program(plain: Field) -> frozenset[int]:
+    """Those of a program, which its candidates share."""
+    return _fresh_sites(plain, PROGRAM)
+
+
+def _fresh_sites(plain: Field, side: int) -> frozenset[int]:
+    count = sites(plain, side)
     if count == 0:
         return frozenset()
-    few, many = where.draw(1, _FIRST_TRIALS), where.draw(1, _TRIALS_OF_CHOICES)
-
-    def agree(
-        sites: frozenset[int], drawn: tuple[Trials, list[Residue]]
-    ) -> bool | None:
-        """Whether the outputs are the same; None if they have no value."""
-        reading = Reading(fresh=(sites, sites), still=where.reading.still)
-        runs = [
-            where.with_reading(reading).evaluate(side, *drawn, 90 + i).outputs
-            for i in (0, 1)
-        ]
-        valid = ~(invalid_trials(runs[0]) | invalid_trials(runs[1]))
-        if not valid.any():
-            return None
-        return _agreement(runs[0], runs[1], valid) is Outcome.EQUAL
+    # Another choice may hide a value in many trials, so it takes many to say yes; to
+    # say no, one is enough.
+    few, many = (_Choices(plain, side, n) for n in (_FIRST_TRIALS, _TRIALS_OF_CHOICES))
 
     def indifferent(sites: frozenset[int]) -> bool:
-        # Another choice may hide a value in many trials, so it takes many to say yes;
-        # to say no, one is enough.
-        return agree(sites, few) is not False and bool(agree(sites, many))
+        return few.agree(sites) is not False and bool(many.agree(sites))
 
     everything = frozenset(range(count))
     if indifferent(everything):
@@ -319,6 +327,32 @@ def fresh_sites(where: Field, side: int) -> frozenset[int]:
         if indifferent(found | {site}):
             found |= {site}
     return found
+
+
+class _Choices:
+    """Outputs of one side, whose sites are made random."""
+
+    def __init__(self, plain: Field, side: int, count: int) -> None:
+        self.plain, self.side = plain, side
+        self.drawn = plain.draw(1, count)
+
+    def outputs(self, sites: frozenset[int], stream: int) -> list[Residue]:
+        reading = replace(self.plain.reading, fresh=(sites, sites))
+        where = self.plain.with_reading(reading)
+        return where.evaluate(self.side, *self.drawn, stream).outputs
+
+    @cached_property
+    def chosen(self) -> list[Residue]:
+        """The outputs where no site is random."""
+        return self.outputs(frozenset(), 90)
+
+    def agree(self, sites: frozenset[int]) -> bool | None:
+        """Whether the outputs are the same; None if they have no value."""
+        runs = self.chosen, self.outputs(sites, 91)
+        valid = ~(invalid_trials(runs[0]) | invalid_trials(runs[1]))
+        if not valid.any():
+            return None
+        return _agreement(*runs, valid) is Outcome.EQUAL
 
 
 # -- Square roots ----------------------------------------------------------------------

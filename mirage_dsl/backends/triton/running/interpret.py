@@ -12,7 +12,8 @@ functions (`tl.sum`, `tl.sigmoid`) were decorated for the compiler and must be
 interpreted too; `tl.reduce` joins halves and not one element after the other; products
 of bf16, which it keeps as bare 16-bit patterns, are taken of the f32 values that they
 stand for; and bounds of loops, which it keeps as arrays of one element, must become
-integers.
+integers.  It computes every sum and product of integers once more in 64 bits, to see
+whether they overflow, and says so only where it debugs: that is left out.
 """
 
 # Triton and emitted modules have no types.
@@ -26,6 +27,7 @@ import hashlib
 import linecache
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
@@ -125,6 +127,8 @@ def interpreting() -> Generator[None, None, None]:
     own = {name: getattr(builder, name) for name in _BUILDERS}
     reduce, elements = patches.ReduceOps, patches.ReduceOps.generic_reduce
     patch_tensor = patches._patch_lang_tensor
+    shared = interpreter.interpreter_builder
+    options = shared.options
 
     def patch_tensor_too(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
@@ -137,6 +141,7 @@ def interpreting() -> Generator[None, None, None]:
             setattr(builder, name, changed(own[name]))
         reduce.generic_reduce = _reduced_by_halves
         patches._patch_lang_tensor = patch_tensor_too
+        shared.options = replace(options, sanitize_overflow=options.debug)
         try:
             # Lanes outside of a ragged tile may hold anything.
             with np.errstate(all="ignore"):
@@ -147,6 +152,7 @@ def interpreting() -> Generator[None, None, None]:
                 setattr(builder, name, method)
             reduce.generic_reduce = elements
             patches._patch_lang_tensor = patch_tensor
+            shared.options = options
 
 
 def _reduced_by_halves(self: Any, operands: Any) -> Any:
