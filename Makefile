@@ -13,7 +13,7 @@ PINS := requirements-torch.txt requirements.txt requirements-dev.txt
 READY := $(VENV)/ready-$(shell cat $(PINS) pyproject.toml | cksum | cut -d ' ' -f 1)
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check fuzz gpu compiled golden bench-gpu bench-search venv clean
+.PHONY: demo test thorough check fuzz gpu compiled golden bench-gpu bench-search venv clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -21,6 +21,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(RUN) -m pytest -n $(JOBS) --dist loadscope
+
+# All cases of all tests: an hour or half of it.
+thorough: $(READY)
+	$(RUN) -m pytest -n $(JOBS) --dist loadscope --thorough
 
 check: $(READY)
 	$(RUN) -m ruff format --check .
@@ -34,7 +38,7 @@ fuzz: $(READY)
 
 # Rewrites the expected outputs of the golden tests; review the difference.
 golden: $(READY)
-	$(RUN) -m pytest -n $(JOBS) --dist loadscope -m golden --update-golden
+	$(RUN) -m pytest -n $(JOBS) --dist loadscope -m golden --thorough --update-golden
 
 bench-search: $(READY)
 	$(RUN) -m benchmarks.search
@@ -46,7 +50,7 @@ gpu: $(READY)
 # Every kernel that the tests emit, compiled for each architecture; needs no GPU.
 compiled: $(READY)
 	rm -rf .pytest_cache/emitted
-	$(RUN) -m pytest -q -n $(JOBS) --dist loadscope --emitted=.pytest_cache/emitted tests
+	$(RUN) -m pytest -q -n $(JOBS) --dist loadscope --thorough --emitted=.pytest_cache/emitted tests
 	$(RUN) -m tests.emitted .pytest_cache/emitted $(JOBS)
 
 # Goes on where it stopped; needs a GPU.

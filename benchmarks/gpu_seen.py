@@ -127,7 +127,7 @@ def _steps(jobs: int, scratch: Path) -> Iterator[dict[str, list[str]]]:
     """
     # A plugin that warns of other processes would make errors of its warnings.
     tests = ["-m", "pytest", "-q", "-p", "no:benchmark"]
-    tests += ["-n", str(jobs), "--dist", "loadscope"]
+    tests += ["-n", str(jobs), "--dist", "loadscope", "--thorough"]
     yield {"tests that need a GPU": [*tests, "-m", "gpu", "tests"]}
     sample = ["-m", "benchmarks.gpu", "--workloads", *SAMPLE, "--batches", "1"]
     sample += ["--peers", "eager", "--json", str(scratch / "sample.json")]

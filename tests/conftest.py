@@ -1,4 +1,4 @@
-"""What all tests share: an isolated cache, the `gpu` marker, golden files."""
+"""What all tests share: their cache, the markers `gpu` and `sample`, golden files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import gc
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden",
         action="store_true",
         help="rewrite the golden files instead of comparing with them",
+    )
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="run all cases of the tests marked `sample`, as `make thorough` does",
     )
     parser.addoption(
         "--emitted",
@@ -92,9 +97,20 @@ def _in_order_of_length(items: list[pytest.Item]) -> list[pytest.Item]:
     return sorted(items, key=lambda i: (i.path not in early, -count[i.path], i.path))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the users of `golden`; skip `gpu` tests where there is no GPU."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Mark the users of `golden`; skip `gpu` tests where there is no GPU.
+
+    Of tests marked `sample` some of the cases are left, unless all are asked for, or
+    tests are named.
+    """
     items[:] = _in_order_of_length(items)
+    named = config.option.keyword or any("::" in arg for arg in config.args)
+    if not named and not config.getoption("--thorough"):
+        left = set(_sampled(items))
+        config.hook.pytest_deselected(items=[i for i in items if i not in left])
+        items[:] = [i for i in items if i in left]
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_gpu():
         for item in on_gpu:
@@ -102,6 +118,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "golden" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.golden)
+
+
+def _sampled(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """All tests without the marker; of each other one as many cases as it says."""
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample") is None:
+            yield item
+        else:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for some in cases.values():
+        marker = some[0].get_closest_marker("sample")
+        assert marker is not None
+        count = min(marker.args[0], len(some))
+        yield from (some[at * len(some) // count] for at in range(count))
 
 
 def _has_gpu() -> bool:

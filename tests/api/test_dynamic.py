@@ -85,6 +85,7 @@ def test_extents_that_round_to_the_same_share_one_search() -> None:
     assert bound.mugraph.extent_of["m"] == 16
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("m", [16, 9, 13, 1, 3, 40])
 def test_rows_of_a_product(m: int) -> None:
     kernel = mirage.kernel(dynamic=("m",))(norm_linear)
@@ -92,6 +93,7 @@ def test_rows_of_a_product(m: int) -> None:
     close(kernel(x, w), kernel, x, w)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("b", "n", "s"), [(2, 32, 128), (2, 21, 100), (3, 17, 65)])
 def test_batches_queries_and_keys_of_attention(b: int, n: int, s: int) -> None:
     kernel = mirage.kernel(dynamic=("b", "n", "s"))(attention)

@@ -30,6 +30,7 @@ def elementwise_4d(grid: dict[str, int]) -> KernelGraph:
     return g.returns(out).build()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "grid",
     [

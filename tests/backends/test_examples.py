@@ -28,6 +28,7 @@ def shrunk(graph: KernelGraph) -> KernelGraph:
     return resized.with_extents(derived_extents(resized, resized.extent_of))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.stem)
 def test_example(file: Path) -> None:
     graph = shrunk(parse(file.read_text(encoding="utf-8"), file.name))

@@ -91,6 +91,7 @@ def assigned(function: ast.FunctionDef) -> set[str]:
     return targets | {a.arg for a in function.args.args}
 
 
+@pytest.mark.sample(0)
 def test_no_name_hides_what_the_module_needs() -> None:
     for name in NAMES:
         for source in modules(name, EARLY):

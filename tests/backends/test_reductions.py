@@ -113,6 +113,7 @@ FORMS: dict[str, Callable[[Operator, DType], KernelGraph]] = {
 }
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("dtype", [f32, f16], ids=str)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", STEPWISE, ids=lambda o: o.name)

@@ -45,6 +45,7 @@ def norm_and_products(
     return graph
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "grid",
     [

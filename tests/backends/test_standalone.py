@@ -85,6 +85,7 @@ mugraph turned(x: f16[m, k] layout(1, 0), s: f32[], keep: bool[m]) -> f16[m, k]
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "graph", [attention(pdl=True), parse(TRANSPOSED)], ids=["attention", "turned"]
 )

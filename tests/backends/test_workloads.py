@@ -87,6 +87,7 @@ SMALL: dict[str, KernelGraph] = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", SMALL)
 def test_interpreted(name: str) -> None:
     check(SMALL[name])

@@ -70,6 +70,7 @@ def _process(directory: Path, **options: Any) -> list[Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.sample(0)
 def test_what_is_compiled_is_little_and_is_kept(tmp_path: Path) -> None:
     first, stages, _, types = _process(tmp_path)
     assert TOLD in stages

@@ -328,6 +328,7 @@ def test_numbers_of_iterations() -> None:
     assert {iterations(b, e) for b, e in blocks} == {4}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fmaps", [[-1], [-1, 2], [-1, 1, 2]])
 def test_axes_that_the_loop_splits(fmaps: list[int]) -> None:
     blocks = fused(fmaps=fmaps)

@@ -106,6 +106,7 @@ def found_last(program: KernelGraph) -> KernelGraph:
 # -- What is found ---------------------------------------------------------------------
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_they_compute_what_pytorch_does(name: str) -> None:
     inputs = inputs_of(name)

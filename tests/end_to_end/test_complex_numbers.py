@@ -78,6 +78,7 @@ def traced(function: Function) -> KernelGraph:
     return mirage.kernel(function).trace(x, angles)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("function", [rotated_by, rotated_back])
 def test_a_rotation_is_one_generated_kernel(function: Function) -> None:
     program = traced(function)

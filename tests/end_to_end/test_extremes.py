@@ -117,6 +117,7 @@ SOFTMAXES: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SOFTMAXES)
 def test_rows_of_any_size(name: str) -> None:
     function = SOFTMAXES[name]
@@ -205,6 +206,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (e @ v) / e.sum(-1, keepdim=True)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("queries", "keys"), [(1, 8192), (64, 64)], ids=["decoding", "square"]
 )
@@ -262,6 +264,7 @@ ELEMENTS: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_elements_of_any_size(name: str) -> None:
     function = ELEMENTS[name]
@@ -327,6 +330,7 @@ SIGNED: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", SIGNED)
 def test_zeros_keep_their_sign(name: str) -> None:
     x = normal(ROWS, KEYS).abs() + 1
@@ -383,6 +387,7 @@ WITHIN_F32: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WITHIN_F32)
 def test_squares_beyond_f16(name: str) -> None:
     """PyTorch's kernels compute in f32; so do ours, and the library's one by one."""

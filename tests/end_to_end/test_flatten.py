@@ -95,6 +95,7 @@ def views(graph: KernelGraph) -> list[Apply]:
 # -- What is found ---------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_kernels_have_fewer_dims(function: Any) -> None:
     best = searched(function).best
@@ -111,6 +112,7 @@ def test_no_loop_goes_over_elements_that_have_nothing_to_do_with_each_other() ->
     assert all(b.loop is None for c in found for b in c.mugraph.blocks)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_what_is_found_computes_what_pytorch_does(function: Any) -> None:
     inputs = inputs_of(function)
@@ -122,6 +124,7 @@ def test_what_is_found_computes_what_pytorch_does(function: Any) -> None:
         torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_inputs_may_lie_in_any_order_with_gaps(function: Any) -> None:
     inputs = inputs_of(function)
@@ -244,6 +247,7 @@ def mutants(graph: KernelGraph) -> Iterator[KernelGraph]:
         yield replace(graph, nodes=(*graph.nodes[:at], other, *graph.nodes[at + 1 :]))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_dims_in_another_order_are_refused_under_every_seed(function: Any) -> None:
     """Also by the type rules, where these dims are not side by side so."""

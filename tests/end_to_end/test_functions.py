@@ -50,6 +50,7 @@ def found(name: str) -> tuple[KernelGraph, KernelGraph]:
     return bound.program, bound.mugraph
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_functions_are_searched_and_run(name: str) -> None:
     program, mugraph = found(name)
@@ -68,6 +69,7 @@ OF_INDICES: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", OF_INDICES)
 def test_functions_of_indices_are_searched_and_run(name: str) -> None:
     specs = mirage.spec((8, 4), "int64"), mirage.spec((8, 16), "float32")

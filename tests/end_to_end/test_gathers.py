@@ -205,6 +205,7 @@ DIAGONALS: dict[str, tuple[Function, list[torch.Tensor]]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", DIAGONALS)
 def test_blocks_pick_diagonals(name: str) -> None:
     function, tensors = DIAGONALS[name]
@@ -361,6 +362,7 @@ def test_windows_are_what_pytorch_pools() -> None:
     torch.testing.assert_close(windows_of_planes(x), wanted)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SEARCHED)
 def test_blocks_pick_the_elements(name: str) -> None:
     function, tensors, kernels = SEARCHED[name]
@@ -412,6 +414,7 @@ def _square(function: Function) -> KernelGraph:
     return mirage.kernel(function).trace(*given[: function.__code__.co_argcount])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_element_is_never_accepted(name: str) -> None:
     right, wrong = map(_square, WRONG[name])

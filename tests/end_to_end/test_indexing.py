@@ -138,6 +138,7 @@ def by_a_mask(x: Any, i: Any, j: Any) -> Any:
     return (x * i.sum())[:, torch.tensor([1, 0, 1, 1, 0, 0]).bool()] + j.sum()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("function", [rows_at, stored_at_two, on_a_diagonal, by_a_mask])
 def test_indices_are_searched(function: Function) -> None:
     best = mirage.superoptimize(traced(function), effort="quick", use_cache=False).best

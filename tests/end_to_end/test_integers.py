@@ -96,6 +96,7 @@ def searched(function: Function, tensors: list[torch.Tensor]) -> SearchResult:
     return mirage.superoptimize(program, effort="quick", use_cache=False)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel_that_computes_what_pytorch_does(name: str) -> None:
     function, tensors = CASES[name]
@@ -119,6 +120,7 @@ def constants(a: Any) -> Any:
     return a // 3, a % -7, a.amin(1), a.amax(0), a.prod(1, dtype=a.dtype), -a - 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
 def test_kernels_of_integers_run_and_compile(dtype: str) -> None:
     """Ragged tiles, whose lanes outside hold the ends of the format."""
@@ -191,6 +193,7 @@ WRONG: dict[str, tuple[Function, Function]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_by_a_bit_is_never_accepted(name: str) -> None:
     right, wrong = map(_traced, WRONG[name])

@@ -148,6 +148,7 @@ def test_as_pytorch(name: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("function", [by_hits, single])
 def test_it_is_searched(function: Function) -> None:
     tensors = ALL if function is by_hits else [X, MASK]
@@ -326,6 +327,7 @@ def test_the_loop_is_the_dense_formula() -> None:
     assert mirage.verify(traced(by_matrix, ALL), program).equivalent
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "wrong", [of_next_expert, by_other_weights, by_one_choice, all_experts]
 )

@@ -136,6 +136,7 @@ def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
     return mirage.kernel(function).trace(*specs)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["rows", "of columns", "scatter", "a cache"])
 def test_generated_kernels_do_it(name: str) -> None:
     function, tensors = CASES[name]
@@ -303,6 +304,7 @@ def test_places_that_a_mask_chooses_are_inside_at_small_sizes(seed: int) -> None
     assert mirage.verify(generated(name)[0], program, seed=seed).ok
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", CACHES)
 def test_a_cache_is_changed_where_it_is(name: str) -> None:
     function, tensors, count = CACHES[name]
@@ -433,6 +435,7 @@ def _square(function: Function) -> KernelGraph:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_place_is_never_accepted(name: str) -> None:
     right, wrong = _square(CASES["rows"][0]), _square(WRONG[name])
@@ -489,6 +492,7 @@ MISPLACED: dict[str, tuple[Function, Function]] = {
 """Updates of a cache, each with another one that is not the same."""
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", MISPLACED)
 def test_an_update_elsewhere_is_never_accepted(name: str) -> None:
     right, wrong = (traced(f, [CACHE, NEW[:, 0], AT[0]]) for f in MISPLACED[name])

@@ -49,6 +49,7 @@ def program_of(name: str) -> KernelGraph:
     return mirage.kernel(function).bind(mirage.spec(shape, "float32")).program
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_kernel_computes_it(name: str) -> None:
     """The kernel of a search, whatever it is estimated to take at these sizes."""

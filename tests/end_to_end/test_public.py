@@ -63,6 +63,7 @@ def run_script(directory: Path, output: Path, **variables: str) -> None:
     assert done.stdout == done.stderr == ""
 
 
+@pytest.mark.sample(0)
 def test_a_second_process_starts_from_the_cache(tmp_path: Path) -> None:
     directory = tmp_path / "user"
     directory.mkdir()

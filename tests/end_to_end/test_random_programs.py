@@ -96,17 +96,18 @@ def go_down_the_road(seed: int) -> None:
     assert time.monotonic() - started < MOST_SECONDS, program.source
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", FEW)
 def test_random_programs(seed: int) -> None:
     go_down_the_road(seed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", MANY)
 def test_more_random_programs(seed: int) -> None:
     go_down_the_road(seed)
 
 
+@pytest.mark.sample(0)
 def test_most_random_programs_become_one_kernel() -> None:
     graphs = [
         bound(program_of(seed)).search(budget_seconds=WHOLE_SECONDS).best.mugraph

@@ -144,6 +144,7 @@ LONG: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", LONG)
 def test_what_is_too_long_for_a_block_is_scanned_in_a_loop(name: str) -> None:
     function = LONG[name]
@@ -233,6 +234,7 @@ def test_what_is_carried_stays_in_the_loop(op: str) -> None:
     assert "fma" not in compiled.asm["ptx"]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("tile", [1, 4, 8])
 @pytest.mark.parametrize(
     "wrong",

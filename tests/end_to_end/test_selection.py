@@ -96,6 +96,7 @@ SEARCHED: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", SEARCHED)
 def test_places_are_found_in_one_kernel(name: str) -> None:
     program = traced(SEARCHED[name], ODD)
@@ -119,6 +120,7 @@ WRONG: dict[str, tuple[Function, Function]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_place_is_never_accepted(name: str) -> None:
     right, wrong = (traced(f, torch.zeros(12, 12)) for f in WRONG[name])
@@ -196,6 +198,7 @@ def log_of_running_sums(x: Any) -> Any:
     return torch.logcumsumexp(x * 2, 1) - torch.erfc(x)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("function", [between_quantiles, log_of_running_sums])
 def test_what_is_around_a_library_call_is_fused(function: Function) -> None:
     best = mirage.superoptimize(
@@ -216,6 +219,7 @@ FILTERS: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FILTERS)
 def test_scores_are_filtered(name: str) -> None:
     function = FILTERS[name]

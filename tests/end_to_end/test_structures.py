@@ -154,6 +154,7 @@ def assert_attention(graph: KernelGraph, *, bounded: bool = False) -> Anatomy:
     return parts
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["gqa", "mha", "mqa", "decode_attention"])
 def test_attention_in_one_kernel(name: str) -> None:
     parts = assert_attention(best(name))
@@ -237,6 +238,7 @@ def test_names_do_not_matter() -> None:
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sizes", [(5, 70, 100, 36, 24), (1, 56, 56, 8, 8)])
 def test_projections_share_the_norm_and_the_grid(sizes: tuple[int, ...]) -> None:
     """q, k and v in one kernel, though no dim of the columns is in all of them."""

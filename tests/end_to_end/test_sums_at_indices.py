@@ -268,6 +268,7 @@ def _square(function: Function) -> KernelGraph:
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_sum_is_never_accepted(name: str) -> None:
     right, wrong = _square(CASES["rows"][0]), _square(WRONG[name])

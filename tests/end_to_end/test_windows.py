@@ -45,6 +45,7 @@ def library(graph: KernelGraph) -> list[str]:
     return [n.op.function for n in graph.applies if n.op.kind is Kind.LIBRARY]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_around_them_is_fused(name: str) -> None:
     best = searched(name).candidates[0]

@@ -66,6 +66,7 @@ def as_tuple(found: Any) -> tuple[torch.Tensor, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_shows_is_eagers(name: str) -> None:
     """By the reference, by library kernels, and by what is emitted."""

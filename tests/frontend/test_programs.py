@@ -16,6 +16,7 @@ from tests.programs.random_programs import random_program
 from tests.programs.workloads import CIRCLE, PAPER, Workload
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize("seed", range(150))
 def test_random_programs(seed: int) -> None:
     program = random_program(seed)

@@ -168,12 +168,14 @@ def counted(
     return traced / possible
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", OF_TORCH)
 def test_dtypes_of_results_are_pytorchs(dtype: str) -> None:
     assert counted(TORCH, _tensors, dtype, PYTHON) > 0.85
     compared(ONE, _tensors(dtype)[0])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", OF_NUMPY)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_dtypes_of_results_are_numpys(dtype: str) -> None:

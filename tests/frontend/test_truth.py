@@ -189,6 +189,7 @@ PROGRAMS: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_candidates_compute_truth(name: str) -> None:
     from mirage_dsl.backends.triton.running.launch import TritonExecutable

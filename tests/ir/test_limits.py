@@ -141,6 +141,7 @@ SHAPES = {
 """Kinds of texts, each with a short and a long length."""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_time_is_linear_in_the_length(shape: Callable[[int], str]) -> None:
     lengths = SHAPES[shape]

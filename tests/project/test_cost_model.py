@@ -40,6 +40,7 @@ def test_kernels_by_hand_on_an_h100() -> None:
     assert all(r.choice < 1.1 for r in found.values())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("file", "mean", "choice"),
     [("cost_model_h200.json", 0.78, 1.08), ("cost_model_h200_fresh.json", 0.71, 1.08)],

@@ -21,14 +21,13 @@ def _run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.name)
 def test_an_example_runs(file: Path, tmp_path: Path) -> None:
     assert _run("-W", "error", str(file), cwd=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_the_readmes_example_runs(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]

@@ -57,7 +57,7 @@ def test_the_layer_in_kernels_is_the_plain_layer() -> None:
     _check(llama.SMALL, BATCH, torch.float32)
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0)
 def test_measured_kernels_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of batch 8, in the interpreter; fewer, narrower and shorter rows."""
     config = replace(llama.LLAMA_3_8B, hidden=256, inner=512, heads=32)

@@ -77,6 +77,7 @@ def compiled(form: Form) -> Any:
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FORMATS)
 def test_ours_is_traced_and_is_one_kernel(name: str) -> None:
     tensors = narrow.draw(name, 2 * GROUP, N, "cpu")

@@ -16,6 +16,7 @@ REFUSED = {"hyper connections": "along an axis that is split"}
 ALL = [(project, one) for project, found in PROJECTS.items() for one in found]
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(("project", "reference"), ALL, ids=str)
 def test_an_operator_is_right_by_library_kernels(
     project: str, reference: Reference
@@ -29,6 +30,7 @@ def test_an_operator_is_right_by_library_kernels(
     assert row.operators > 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", SEARCHED)
 def test_what_is_found_at_reduced_sizes_is_right(name: str) -> None:
     (reference,) = (r for r in PROJECTS["helion"] if r.name == name)

@@ -105,6 +105,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_windows_are_refused(name: str, seed: int) -> None:
@@ -179,6 +180,7 @@ def averaged(x: torch.Tensor) -> torch.Tensor:
     return functional.max_pool1d(x, 5, 4, 2, 2).mean(-1)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("function", "shape"), [(summed, (2, 3, 17)), (averaged, (2, 3, 18))]

@@ -276,6 +276,7 @@ def reference(
     return values[program.returns[0].value]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("program", "loop", "limit"),
     [

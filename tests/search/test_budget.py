@@ -251,6 +251,7 @@ def launches(result: SearchResult) -> int:
     return sum(not (isinstance(n, Apply) and n.is_view) for n in nodes)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.usefixtures("nominal_time")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_any_search_ends_soon_after_its_budget(
@@ -294,6 +295,7 @@ def test_a_search_that_comes_to_its_end_needs_no_quick_answer() -> None:
     assert [to_text(c.mugraph) for c in limited] == [to_text(c.mugraph) for c in free]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.usefixtures("nominal_time")
 @pytest.mark.parametrize("budget", [None, 500.0])
 def test_the_quick_answer_of_a_long_program_is_one_of_its_plans(
@@ -330,6 +332,7 @@ def behind_a_convolution() -> KernelGraph:
     return traced(function, (32, 8, 64, 64), (64, 8, 3, 3))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.usefixtures("nominal_time")
 def test_beside_library_kernels_an_answer_is_verified_before_the_search(
     monkeypatch: pytest.MonkeyPatch,
@@ -360,6 +363,7 @@ def many_layers(count: int) -> KernelGraph:
     return traced(function, (64, 64), (64, 64))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.usefixtures("nominal_time")
 def test_a_search_that_takes_long_has_an_answer_verified_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
@@ -386,6 +390,7 @@ def test_a_search_that_takes_long_has_an_answer_verified_on_its_way(
     assert result.best.cost.microseconds < estimate(result.library, H100).microseconds
 
 
+@pytest.mark.sample(1)
 @pytest.mark.usefixtures("nominal_time")
 def test_equal_layers_are_verified_once() -> None:
     result = search(many_layers(40), H100, budget_seconds=ENOUGH)
@@ -394,6 +399,7 @@ def test_equal_layers_are_verified_once() -> None:
     assert "sections" in result.best.certificate.reason
 
 
+@pytest.mark.sample(1)
 @pytest.mark.usefixtures("nominal_time")
 @pytest.mark.parametrize("wrong", [False, True], ids=["late", "refused"])
 def test_what_is_not_verified_is_as_the_program_has_it(

@@ -84,6 +84,7 @@ def test_an_interruption_loses_only_what_was_under_way(
     assert _search(file).candidates == plain.candidates
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("change", ["seed", "version", "damage"])
 def test_other_searches_do_not_use_it(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ def found() -> dict[str, SearchResult]:
     return {}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_paper_programs(name: str, found: dict[str, SearchResult]) -> None:
     program, most = PROGRAMS[name]
@@ -178,6 +179,7 @@ def gate_and_concat() -> KernelGraph:
     return parse(text)
 
 
+@pytest.mark.sample(0)
 def test_a_program_that_no_kernel_holds_is_cut() -> None:
     program = gate_and_concat()
     result = search(program, H100, k=3)
@@ -275,6 +277,7 @@ def test_a_returned_input_and_a_value_returned_twice() -> None:
     assert result.best.mugraph.blocks
 
 
+@pytest.mark.sample(0)
 def test_cut_programs_keep_their_shifts() -> None:
     """Keys and values are products: one kernel would compute them in every block."""
     nodes = (
@@ -344,6 +347,7 @@ def test_a_second_interrupt_ends_the_search() -> None:
         search(programs.lora(), H100, k=3, progress=press)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_same_search_gives_the_same_texts(threads: int) -> None:
     found = [search(programs.qknorm(), H100, k=8, threads=threads) for _ in range(2)]

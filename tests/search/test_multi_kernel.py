@@ -227,6 +227,7 @@ def test_projections_around_attention() -> None:
 # -- Cost, bound and time --------------------------------------------------------------
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("max_kernels", [2, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_the_best_is_proved(name: str, max_kernels: int) -> None:
@@ -240,6 +241,7 @@ def test_the_best_is_proved(name: str, max_kernels: int) -> None:
     assert result.heuristic < 1.1 * result.bound
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_two_kernels_take_seconds(name: str) -> None:
     found(name)
@@ -328,6 +330,7 @@ def test_without_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not result.complete
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_paper_programs(name: str) -> None:
     """All of them have graphs of up to three kernels, proved the cheapest."""
@@ -373,6 +376,7 @@ def tiled(graph: KernelGraph) -> KernelGraph:
     return with_derived_extents(replace(small(graph), nodes=nodes))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [*PROGRAMS, "mlp", "latent"])
 def test_all_graphs_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unsized graphs of the cheapest DAGs, at ragged sizes and in float64."""

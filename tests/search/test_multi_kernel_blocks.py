@@ -66,6 +66,7 @@ def found(name: str) -> tuple[MultiKernel, float]:
     return result, time.monotonic() - began
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_good_answer_within_the_budget(name: str) -> None:
     """Far better than library kernels, stable, right, and in time."""

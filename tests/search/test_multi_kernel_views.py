@@ -67,6 +67,7 @@ def appended() -> KernelGraph:
     return p.returns(p.rms_norm(p.matmul(q, name, "n"), "t"))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", [gram, sliced, joined, appended])
 def test_views_and_concatenations_between_kernels(
     case: Callable[[], KernelGraph],

@@ -86,6 +86,7 @@ def assert_searched(program: KernelGraph) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(10))
 def test_random_programs_are_searched(seed: int) -> None:
     assert_searched(Generator(seed).program())
@@ -119,6 +120,7 @@ def renamed_slice(x: Any, w: Any, y: Any) -> Any:
     return p * y, mirage.softmax(p[:, 5:29] @ x[:, :24].T) @ x
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("function", "count"),
     [

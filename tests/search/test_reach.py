@@ -88,6 +88,7 @@ def joined_from_heads(x: Any, w: Any, o: Any) -> Any:
     return heads.permute(0, 2, 1, 3).reshape(4, 32, 64) @ o
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
@@ -145,6 +146,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
     return m.softmax(q @ k.permute(0, 1, 3, 2)) @ v
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
@@ -177,6 +179,7 @@ def chain(x: Any, *weights: Any) -> Any:
     return x
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
@@ -273,10 +276,12 @@ def test_steps_of_a_maximum_are_one_value() -> None:
     assert twice.counters["structures"] == once.counters["structures"]
 
 
+@pytest.mark.sample(0)
 def test_maxima_of_long_rows_are_found_and_verified() -> None:
     assert accumulated(fused(traced(largest_and_sum, (64, 30000))))
 
 
+@pytest.mark.sample(0)
 def test_a_maximum_in_a_loop_is_explained_as_found() -> None:
     program = traced(largest, (64, 30000))
     result = search(program, H100)

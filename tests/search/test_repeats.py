@@ -82,6 +82,7 @@ def deep() -> tuple[SearchResult, list[str]]:
         return search(stack(DEEP), H100, max_kernels=None, k=2), seen
 
 
+@pytest.mark.sample(0)
 def test_layers_are_searched_once(deep: tuple[SearchResult, list[str]]) -> None:
     """As few segments as of four layers: the first, the last and those between."""
     result, seen = deep
@@ -97,6 +98,7 @@ def test_layers_are_searched_once(deep: tuple[SearchResult, list[str]]) -> None:
     assert result.best.certificate.ok
 
 
+@pytest.mark.sample(0)
 def test_an_executor_searches_the_segments(
     deep: tuple[SearchResult, list[str]],
 ) -> None:

@@ -60,6 +60,7 @@ def searched(max_kernels: int | None) -> SearchResult:
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("max_kernels", [None, 1])
 def test_projections_with_a_norm_are_one_kernel(max_kernels: int | None) -> None:
     result = searched(max_kernels)
@@ -100,6 +101,7 @@ def test_outputs_that_share_no_dim() -> None:
     assert result.best.certificate.ok
 
 
+@pytest.mark.sample(0)
 def test_loops_of_such_blocks_are_split_over_the_grid() -> None:
     """Too few columns for all multiprocessors: parts of the sums, and of the norm's."""
     program = traced(qkv, *sizes(16, 8192, 512, 128, 128))

@@ -89,6 +89,7 @@ def processes() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
+@pytest.mark.sample(1)
 def test_processes_give_the_same_results(processes: ProcessPoolExecutor) -> None:
     programs = _blocks(3)
     there = mirage.superoptimize_all(programs, executor=processes, **UNHURRIED)
@@ -158,6 +159,7 @@ def test_errors_of_the_work_are_raised_once() -> None:
         spread(_refuse, ["no such"], pool, lambda *_: None)
 
 
+@pytest.mark.sample(0)
 def test_two_processes_find_the_same_texts() -> None:
     code = (
         "import mirage_dsl as mirage\n"
@@ -190,6 +192,7 @@ def deep(x, *weights):
     return x
 
 
+@pytest.mark.sample(0)
 def test_segments_of_a_long_program_are_searched_by_processes(
     processes: ProcessPoolExecutor,
 ) -> None:
@@ -205,6 +208,7 @@ def test_segments_of_a_long_program_are_searched_by_processes(
     assert here.ledger.found["segments repeated"] > here.ledger.found["segments"]
 
 
+@pytest.mark.sample(0)
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_loses_nothing_with_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

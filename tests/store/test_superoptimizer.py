@@ -450,6 +450,7 @@ def _in_tf32(text: str) -> str:
     return text.replace("num_stages(2)", "num_stages(2) allow_tf32(true)")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("change", [_other_function, _in_tf32])
 def test_a_forged_result_is_searched_anew(
     change: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -589,6 +590,7 @@ def test_values_of_wrong_types_are_a_miss_or_do_not_matter(
         CliRunner().invoke(app, ["cache", "show", ""], catch_exceptions=False)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("change", [_swap_mugraph, _drop_certificate, _drop_lines])
 def test_an_entry_without_its_certificates_is_searched_anew(
     change: object, caplog: pytest.LogCaptureFixture

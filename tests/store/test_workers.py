@@ -76,6 +76,7 @@ def test_work_is_done_here_where_the_helper_is_lost() -> None:
     assert found == {0: 1, 1: 2, 2: 3}
 
 
+@pytest.mark.sample(0)
 def test_there_are_workers_where_there_are_cores_for_them() -> None:
     with THREADS.scope(2), workers_to_spare() as none:
         assert none is None

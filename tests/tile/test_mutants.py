@@ -87,6 +87,7 @@ def test_lanes_and_parts_of_bytes_that_are_exchanged_are_refused() -> None:
     assert found == {"lane", "left", "right", "k."}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("graph", [pairs_of_bytes(a=6), pairs_of_halves(6)])
 def test_lanes_of_pairs_that_are_exchanged_are_refused(graph: KernelGraph) -> None:
     *_, bench = benches(graph)

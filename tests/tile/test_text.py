@@ -52,6 +52,7 @@ def forms(graph: KernelGraph) -> Iterator[KernelGraph]:
     yield launched_early(ragged(graph), first=True)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.stem)
 def test_programs_of_examples_read_back(file: Path) -> None:
     for graph in forms(mirage.parse(file.read_text("utf-8"))):

@@ -224,6 +224,7 @@ def test_the_last_seconds_are_for_the_best() -> None:
     assert not again[0].reason
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("helpers")
 @pytest.mark.parametrize("end", ["crash", "hang", "none"])
 def test_finals_that_end_badly_say_nothing(end: str) -> None:

@@ -22,6 +22,7 @@ def _id(pair: tuple[graphs.Maker, graphs.Maker]) -> str:
     return f"{pair[0].__name__}-{pair[1].__name__}"
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("pair", graphs.RIGHT, ids=_id)
 def test_right_candidates_are_accepted(pair: tuple[graphs.Maker, graphs.Maker]) -> None:
     program, candidate = pair[0](), pair[1]()
@@ -31,6 +32,7 @@ def test_right_candidates_are_accepted(pair: tuple[graphs.Maker, graphs.Maker]) 
         assert found.error_bound < 1e-12
 
 
+@pytest.mark.sample(0)
 def test_no_mutation_of_a_sample_is_accepted() -> None:
     """The whole bed is `python -m benchmarks.bed`."""
     wrong = 0

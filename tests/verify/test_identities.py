@@ -175,6 +175,7 @@ NO_IDENTITIES: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", IDENTITIES)
 def test_identities_hold(name: str) -> None:
     left, right = (_elementwise(f) for f in IDENTITIES[name])

@@ -52,6 +52,7 @@ def _with(program: KernelGraph, at: int, node: Apply) -> KernelGraph:
     return replace(program, nodes=nodes)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d", "max_pool2d"])
 def test_changed_attributes_are_refused_under_every_seed(name: str) -> None:
     program = ROWS[name].traced
@@ -128,6 +129,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_kernels_around_one_are_refused(name: str) -> None:
     wrong = parse(FUSED.replace(*WRONG[name]))

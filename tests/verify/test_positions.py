@@ -89,6 +89,7 @@ def _traced(name: str) -> KernelGraph:
     return mirage.kernel(function).trace(*(mirage.spec(*spec) for spec in specs))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_position_is_inside_at_small_sizes(name: str) -> None:
     program = _traced(name)
@@ -115,6 +116,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_shifted_position_is_refused(name: str) -> None:
     before, after, node = MUTANTS[name]
@@ -146,6 +148,7 @@ OF_MASKS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", OF_MASKS)
 def test_a_mask_that_turns_elsewhere_is_refused(name: str) -> None:
     """Small sizes have no place for factors of 64, or end ahead of a range."""
@@ -215,6 +218,7 @@ def test_an_element_that_a_window_counts_from_the_end_is_a_difference() -> None:
         assert not verify(candidate, program, seed=seed).equivalent, seed
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("first", "fill", "right"),
     [("0", "-inf", True), ("1", "-inf", False), ("0", "0", False)],

@@ -134,6 +134,7 @@ def _refused(found: Certificate, candidate: KernelGraph, program: KernelGraph) -
         np.testing.assert_array_equal(again, value)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", ON_REGIONS)
 @pytest.mark.parametrize("turned", [False, True])
 def test_regions_are_those_of_the_program(name: str, turned: bool) -> None:

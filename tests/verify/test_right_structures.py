@@ -33,6 +33,7 @@ def _floats_agree(candidate: KernelGraph, program: KernelGraph) -> bool:
     return True
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_structures_of_the_search_are_accepted(name: str) -> None:
     program = PROGRAMS[name]()

@@ -45,6 +45,7 @@ def compared(candidate: KernelGraph, program: KernelGraph, seed: int = 0) -> Sam
     return compare_samples(candidate, program, Sampling(chain, seed, deep, Reading()))
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("case", RIGHT, ids=lambda c: c.name)
 def test_right_ones_agree(case: Any) -> None:
     found = compared(case.candidate, case.program)
@@ -221,6 +222,7 @@ where m = 16, k = 4099, n = 96, q = %d {
 # -- Mutations -------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("make", "of"),
     [
@@ -440,6 +442,7 @@ print(most / 1024, time.process_time())
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("extent", [2**24, HUGE])
 def test_memory_is_bounded(extent: int) -> None:
     """Of all of the process, its imports among it, in MiB."""

@@ -303,6 +303,7 @@ WINDOWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_of_long_rows_are_searched_and_verified(name: str) -> None:
     """Slices that are apart by less than they are long cut a row everywhere."""

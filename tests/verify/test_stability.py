@@ -79,6 +79,7 @@ def _rowshift(b: Any, x: str) -> str:
     return b.rowshift(x, over="n")
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("logits", LOGITS)
 @pytest.mark.parametrize("name", BAD_SHIFTS)
@@ -96,6 +97,7 @@ def test_shifts_that_do_not_reach_are_unstable(
             assert "not finite where the program is" in found.stability.reason
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("logits", LOGITS)
 @pytest.mark.parametrize("name", GOOD_SHIFTS)
@@ -358,6 +360,7 @@ def _norm_linear(form: Form, dtype: DType, k: int, *, fused: bool) -> KernelGrap
     return b.returns(y).build()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("k", [64, 100])
 @pytest.mark.parametrize("form", UNSTABLE, ids=lambda f: f.__name__)
@@ -370,6 +373,7 @@ def test_what_cancels_is_unstable(form: Form, dtype: DType, k: int) -> None:
         assert not found.ok, (seed, found.stability)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("k", [64, 100])
 @pytest.mark.parametrize("form", STABLE, ids=lambda f: f.__name__)
@@ -381,6 +385,7 @@ def test_what_does_not_cancel_is_stable(form: Form, dtype: DType, k: int) -> Non
         assert found.ok, (seed, found.reason, found.stability)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize("form", UNSTABLE, ids=lambda f: f.__name__)
 def test_what_cancels_shows_where_random_inputs_give_no_number(
@@ -401,6 +406,7 @@ def test_what_cancels_shows_where_random_inputs_give_no_number(
     assert verify(right, program).ok
 
 
+@pytest.mark.sample(0)
 def test_a_search_goes_on_where_one_kernel_is_unstable() -> None:
     """One kernel would be a little faster, and sums squares; two are accurate."""
     shapes = [(16, 4096), (4096, 6144)]

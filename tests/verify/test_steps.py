@@ -86,6 +86,7 @@ INSERTED: dict[str, tuple[str, list[str], list[str]]] = {
 }
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", INSERTED)
 def test_a_rounding_before_a_step_is_refused(name: str, seed: int) -> None:
