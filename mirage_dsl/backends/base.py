@@ -186,13 +186,18 @@ class Backend(Protocol):
         """
         ...
 
-    def report(self, graph: KernelGraph, target: str | None = None) -> Sequence[Report]:
+    def report(
+        self, graph: KernelGraph, target: str | None = None, *, first: int = 0
+    ) -> Sequence[Report]:
         """What each graph-defined kernel needs, in launch order, without launching.
 
         Args:
             graph: What to compile.
             target: What for, such as `sm_90`, or the backend's usual one; backends that
                 have none pass it by.
+            first: The kernel to begin with; behind the last one comes the first.  Of
+                graphs that share kernels and are compiled at the same time, each had
+                better begin elsewhere.
 
         Raises:
             UnsupportedError: The backend cannot express something of it.

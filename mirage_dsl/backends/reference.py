@@ -76,6 +76,8 @@ class Hosted(Backend):
         self,
         graph: KernelGraph,
         target: str | None = None,  # noqa: ARG002
+        *,
+        first: int = 0,  # noqa: ARG002
     ) -> list[Report]:
         """Nothing is compiled, so nothing is known."""
         names = [f"{graph.name}_kernel{i}" for i in range(len(graph.blocks))]

@@ -25,6 +25,8 @@ from mirage_dsl.tune.measure import Compiled, CompileJob
 
 SECONDS_EACH = 40.0
 """How long one candidate may take."""
+SPREAD = 5
+"""How many kernels further on in its module each candidate's compilation begins."""
 YIELDING = 5
 """What is added to the niceness: the process that times, and a search that still runs,
 come first."""
@@ -35,7 +37,10 @@ def compiled(job: CompileJob) -> Compiled:
     start = time.perf_counter()
     reports: Sequence[Report] = ()
     try:
-        reports = backend_named(job.backend).report(job.graph, job.target)
+        backend = backend_named(job.backend)
+        # Candidates share most kernels: each finds those that others began with.
+        first = job.index * SPREAD % max(1, len(job.graph.blocks))
+        reports = backend.report(job.graph, job.target, first=first)
         together = job.together or (0,) * len(reports)
         pairs = zip(reports, together, strict=True)
         reasons = [r.rejection(least) for r, least in pairs if job.screened]

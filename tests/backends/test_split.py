@@ -31,6 +31,7 @@ SMALL = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SMALL)
 def test_split_forms_in_the_interpreter(name: str) -> None:
     graph = split(SMALL[name])

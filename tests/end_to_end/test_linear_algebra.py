@@ -47,7 +47,7 @@ def traced(function: Function) -> KernelGraph:
     return mirage.kernel(lambda a, b: function(a, b)).trace(*specs)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_is_around_them_is_searched(name: str) -> None:
     function = FUNCTIONS[name]

@@ -213,6 +213,7 @@ WRONG: dict[str, tuple[Function, Function]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_quantised_otherwise_is_never_accepted(name: str) -> None:
     right, wrong = map(_traced, WRONG[name])
@@ -256,6 +257,7 @@ def gated(x: Any, q1: Any, s1: Any, q2: Any, s2: Any) -> Any:
     return functional.silu(x @ one) * (x @ other)
 
 
+@pytest.mark.sample(0)
 def test_nibbles_are_multiplied_where_they_are_unpacked() -> None:
     """One kernel reads each byte once, and rounds no weight on its way to a sum."""
     generator = torch.Generator().manual_seed(5)

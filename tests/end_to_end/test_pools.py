@@ -124,6 +124,7 @@ def found() -> SearchResult:
     return search(of_convolutions(), H100)
 
 
+@pytest.mark.sample(0)
 def test_among_convolutions_they_are_verified_in_sections(found: SearchResult) -> None:
     best = found.best
     assert not pools(best.mugraph)

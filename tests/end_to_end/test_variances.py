@@ -208,7 +208,7 @@ def searched(function: Any) -> SearchResult:
     return search(program, H200, max_kernels=None, k=1)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(0)
 @pytest.mark.parametrize("function", LONG, ids=lambda f: f.__name__)
 def test_long_rows_are_read_twice_by_two_kernels(function: Any) -> None:
     """Found by default, right and stable, and right in the interpreter."""

@@ -26,6 +26,7 @@ FEW = 8
 """Accesses of shared memory behind the loop, of a kernel that sums by splits."""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "form"), ALL, ids=str)
 def test_a_kernel_written_by_hand_is_right(name: str, form: Form) -> None:
     source = Path(narrow_kernels.__file__).read_text("utf-8")

@@ -251,7 +251,7 @@ def launches(result: SearchResult) -> int:
     return sum(not (isinstance(n, Apply) and n.is_view) for n in nodes)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("nominal_time")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_any_search_ends_soon_after_its_budget(
@@ -399,7 +399,7 @@ def test_equal_layers_are_verified_once() -> None:
     assert "sections" in result.best.certificate.reason
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(0)
 @pytest.mark.usefixtures("nominal_time")
 @pytest.mark.parametrize("wrong", [False, True], ids=["late", "refused"])
 def test_what_is_not_verified_is_as_the_program_has_it(

@@ -69,7 +69,7 @@ def found() -> dict[str, SearchResult]:
     return {}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_paper_programs(name: str, found: dict[str, SearchResult]) -> None:
     program, most = PROGRAMS[name]
@@ -347,7 +347,7 @@ def test_a_second_interrupt_ends_the_search() -> None:
         search(programs.lora(), H100, k=3, progress=press)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(0)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_same_search_gives_the_same_texts(threads: int) -> None:
     found = [search(programs.qknorm(), H100, k=8, threads=threads) for _ in range(2)]

@@ -66,7 +66,7 @@ def test_the_structural_search_does_not_see_sizes(name: str) -> None:
     assert more < most
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_complete_searches_take_about_a_second(name: str) -> None:
     seconds, result = timed(search, programs.PROGRAMS[name](), MOST_SECONDS)

@@ -79,6 +79,7 @@ def test_the_best_single_kernel_is_among_the_candidates(found: SearchResult) -> 
     assert found.best.cost.microseconds < 0.6 * single[0].cost.microseconds
 
 
+@pytest.mark.sample(0)
 def test_a_sum_over_groups_is_split_between_blocks() -> None:
     """No dim of the sum is long: 32 groups of 64 bytes with two numbers each."""
 
@@ -135,6 +136,7 @@ def test_a_product_that_streams_its_weights_is_not_split() -> None:
     )
 
 
+@pytest.mark.sample(0)
 def test_constraints_hold_for_both_kernels() -> None:
     # Two grid dims leave no place for a third in a grid of 64 blocks.
     limits = Constraints(griddims=((32, 2, 1), (2, 32, 1)))

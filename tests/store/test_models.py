@@ -89,7 +89,7 @@ def processes() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(0)
 def test_processes_give_the_same_results(processes: ProcessPoolExecutor) -> None:
     programs = _blocks(3)
     there = mirage.superoptimize_all(programs, executor=processes, **UNHURRIED)

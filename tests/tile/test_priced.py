@@ -93,6 +93,7 @@ def each(name: str) -> list[Kernel]:
 FUSED = [name for name in GRAPHS if " = block " in text_of(name)]
 
 
+@pytest.mark.sample(28)
 @pytest.mark.parametrize("name", FUSED)
 def test_lanes(name: str) -> None:
     for kernel in each(name):

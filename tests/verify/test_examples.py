@@ -80,6 +80,7 @@ def test_every_example_has_a_program() -> None:
     assert {f.stem for f in EXAMPLES.glob("*.mu")} == PROGRAMS.keys()
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_example_computes_its_program(name: str) -> None:
     program = program_of(name)

@@ -79,7 +79,7 @@ def _rowshift(b: Any, x: str) -> str:
     return b.rowshift(x, over="n")
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("logits", LOGITS)
 @pytest.mark.parametrize("name", BAD_SHIFTS)

@@ -57,12 +57,12 @@ class Triton(Backend):
         return TritonExecutable(graph, interpret=device == "cpu", most=most)
 
     def report(
-        self, graph: KernelGraph, target: str | None = None
+        self, graph: KernelGraph, target: str | None = None, *, first: int = 0
     ) -> list[KernelReport]:
         """What ptxas made of each kernel."""
-        from mirage_dsl.backends.triton.running.screen import compile_only
+        from mirage_dsl.backends.triton.running.screen import TARGET, compile_only
 
-        return compile_only(graph) if target is None else compile_only(graph, target)
+        return compile_only(graph, target or TARGET, first=first)
 
     def load(self, device: str | None = None) -> None:
         """Import the compiler; for a GPU start Triton's driver too."""

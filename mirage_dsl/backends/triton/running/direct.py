@@ -555,10 +555,12 @@ def _compiled(plan: ModulePlan, given: Sequence[_Given]) -> list[Any]:
         strides, unaligned = own.strides, own.unaligned
         return compile_kernel(plan, kernel, arch, strides=strides, unaligned=unaligned)
 
-    if len(given) < 2:
-        return list(map(one, plan.kernels, given))
-    with ThreadPoolExecutor(min(len(given), os.cpu_count() or 1)) as threads:
-        return list(threads.map(one, plan.kernels, given))
+    # With the first, Triton hashes its own files: not in every thread at once.
+    found = list(map(one, plan.kernels[:1], given))
+    if len(given) > 1:
+        with ThreadPoolExecutor(min(len(given), os.cpu_count() or 1)) as threads:
+            found += threads.map(one, plan.kernels[1:], given[1:])
+    return found
 
 
 def _launch(kernel: KernelPlan, own: _Given, compiled: Any) -> PreparedLaunch | None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -110,49 +110,43 @@ def _remember(file: str, source: str, *, keep: bool) -> None:
 @contextmanager
 def interpreting() -> Generator[None, None, None]:
     """While this lasts, interpreted kernels can call Triton's library functions."""
+    # Lanes outside of a ragged tile may hold anything.
+    with _LOCK, ExitStack() as stack, np.errstate(all="ignore"):
+        linecache.cache.update(_INTERPRETED)
+        for owner, name, value in _changes():
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        yield
+
+
+def _changes() -> list[tuple[Any, str, Any]]:
+    """Attributes of Triton's, each with its owner and what it is to be meanwhile."""
     from triton.runtime import interpreter
     from triton.runtime.jit import JITFunction
 
+    patches: Any = interpreter
     builder: Any = interpreter.InterpreterBuilder
     function: Any = JITFunction
+    shared = patches.interpreter_builder
     interpreted: dict[Any, Any] = {}
+    patch_tensor = patches._patch_lang_tensor
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.fn not in interpreted:
             interpreted[self.fn] = interpreter.InterpretedFunction(self.fn)
         return interpreted[self.fn](*args, **kwargs)
 
-    patches: Any = interpreter
-    compiled_call = function.__call__
-    own = {name: getattr(builder, name) for name in _BUILDERS}
-    reduce, elements = patches.ReduceOps, patches.ReduceOps.generic_reduce
-    patch_tensor = patches._patch_lang_tensor
-    shared = interpreter.interpreter_builder
-    options = shared.options
-
     def patch_tensor_too(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    with _LOCK:
-        linecache.cache.update(_INTERPRETED)
-        function.__call__ = call
-        for name, changed in _BUILDERS.items():
-            setattr(builder, name, changed(own[name]))
-        reduce.generic_reduce = _reduced_by_halves
-        patches._patch_lang_tensor = patch_tensor_too
-        shared.options = replace(options, sanitize_overflow=options.debug)
-        try:
-            # Lanes outside of a ragged tile may hold anything.
-            with np.errstate(all="ignore"):
-                yield
-        finally:
-            function.__call__ = compiled_call
-            for name, method in own.items():
-                setattr(builder, name, method)
-            reduce.generic_reduce = elements
-            patches._patch_lang_tensor = patch_tensor
-            shared.options = options
+    return [
+        (function, "__call__", call),
+        *((builder, n, change(getattr(builder, n))) for n, change in _BUILDERS.items()),
+        (patches.ReduceOps, "generic_reduce", _reduced_by_halves),
+        (patches, "_patch_lang_tensor", patch_tensor_too),
+        (shared, "options", replace(shared.options, sanitize_overflow=False)),
+    ]
 
 
 def _reduced_by_halves(self: Any, operands: Any) -> Any:

@@ -65,6 +65,10 @@ _DESCRIPTOR = re.compile(r"(?:or\.b64|add\.s64)\s+(%rd\d+), (%rd\d+), (-?\d+);")
 _WGMMA = re.compile(r"wgmma\.mma_async[^{]*\{[^}]*\},\s*(\{[^}]*\}|%rd\d+),\s*(%rd\d+)")
 
 
+TARGET = DEFAULT.architecture.target
+"""What is compiled for where nothing is said."""
+
+
 @dataclass(frozen=True)
 class KernelReport(Report):
     """What a compiled kernel needs, and what became of its loads and products.
@@ -90,7 +94,7 @@ class KernelReport(Report):
     cubin_bytes: int
     seconds: float
     warps: int = 4
-    target: str = DEFAULT.architecture.target
+    target: str = TARGET
 
     @property
     def shared_limit(self) -> int:
@@ -128,16 +132,27 @@ class KernelReport(Report):
 
 
 def compile_only(
-    graph: KernelGraph, target: str = DEFAULT.architecture.target
+    graph: KernelGraph, target: str = TARGET, *, first: int = 0
 ) -> list[KernelReport]:
     """Compile all kernels of a μGraph for `target`; no GPU is needed.
+
+    Args:
+        graph: The μGraph.
+        target: Such as `sm_90`.
+        first: The kernel to begin with.
+
+    Returns:
+        What is known of each kernel, in launch order.
 
     Raises:
         UnsupportedError: An unknown target, or something that Triton cannot express.
         CompileError: Triton refuses a kernel.
     """
     emitted = plan(for_architecture(graph, architecture_named(target).number))
-    return [_report(emitted, kernel, target) for kernel in emitted.kernels]
+    count = len(emitted.kernels)
+    order = [(first + at) % count for at in range(count)]
+    found = {at: _report(emitted, emitted.kernels[at], target) for at in order}
+    return [found[at] for at in range(count)]
 
 
 def for_architecture(graph: KernelGraph, arch: int) -> KernelGraph:
