@@ -695,7 +695,6 @@ def with_channels_last(plain: Operator, memory_format: str) -> Operator:
             name=f"{plain.name}_channels_last",
             numpy=partial(_run_by_torch, text),
             torch=text,
-            shape=partial(shape_by_torch, text),
             channels_last_of=plain,
         )
     )

@@ -626,6 +626,92 @@ def _of_steps(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
     return (*made, found[2])
 
 
+def _convolved(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
+    """The shape of a convolution, which PyTorch loads a package for that takes seconds.
+
+    Raises:
+        CheckError: The shapes do not fit.
+    """
+    del text
+    (batch, channels, *extents), (made, taken, *window) = shapes
+    (groups,) = numbers["groups"]
+    if groups < 1 or channels != groups * taken or made % groups:
+        raise CheckError(
+            f"weights {shapes[1]} in groups={groups} are for {groups * taken} "
+            f"channels, and each group makes as many: found {channels}, and {made} made"
+        )
+    given = (extents, window, *(numbers[n] for n in ("stride", "padding", "dilation")))
+    found = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1 if min(s, d, k, p + 1) > 0 else 0
+        for n, k, s, p, d in zip(*given, strict=True)
+    ]
+    if min(found) < 1:
+        raise CheckError(_no_window("a convolution", shapes, numbers))
+    return (batch, made, *found)
+
+
+def _convolved_back(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
+    """The shape of a transposed convolution, as `_convolved` of a plain one.
+
+    Raises:
+        CheckError: The shapes do not fit.
+    """
+    del text
+    (batch, channels, *extents), (taken, made, *window) = shapes
+    (groups,) = numbers["groups"]
+    if groups < 1 or channels != taken or taken % groups:
+        raise CheckError(
+            f"weights {shapes[1]} in groups={groups} are for {taken} channels, as many "
+            f"in each group: found {channels}"
+        )
+    names = ("stride", "padding", "output_padding", "dilation")
+    found = [
+        (n - 1) * s - 2 * p + d * (k - 1) + more + 1
+        if min(s, d, k, p + 1, more + 1) > 0 and more < max(s, d)
+        else 0
+        for n, k, s, p, more, d in zip(
+            extents, window, *(numbers[n] for n in names), strict=True
+        )
+    ]
+    if min(found) < 1:
+        raise CheckError(_no_window("a transposed convolution", shapes, numbers))
+    return (batch, groups * made, *found)
+
+
+def _pooled(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
+    """The shape of what pooling makes, as `_convolved` of a convolution.
+
+    PyTorch is asked where its versions, or its kinds of pooling, differ in what they
+    refuse: windows longer than an axis, and much padding.
+
+    Raises:
+        CheckError: The shapes do not fit.
+    """
+    batch, channels, *extents = shapes[0]
+    ones = (1,) * len(extents)
+    given = (numbers[n] for n in ("kernel", "stride", "padding"))
+    axes = list(zip(extents, *given, numbers.get("dilation", ones), strict=True))
+    if any(min(s, d, k, p + 1) < 1 or 2 * p > k or n < k for n, k, s, p, d in axes):
+        return makers.shape_by_torch(text, shapes, numbers)
+    up = bool(numbers["ceil"][0])
+    found = [_windows(*axis, up=up) for axis in axes]
+    if min(found) < 1:
+        raise CheckError(_no_window("pooling", shapes, numbers))
+    return (batch, channels, *found)
+
+
+def _windows(n: int, k: int, s: int, p: int, d: int, *, up: bool) -> int:
+    """How many windows there are; rounded up, one may end outside, but begin inside."""
+    found = (n + 2 * p - d * (k - 1) - 1 + (s - 1) * up) // s + 1
+    return found - (up and (found - 1) * s >= n + p)
+
+
+def _no_window(what: str, shapes: Sequence[Shape], numbers: Numbers) -> str:
+    said = ", ".join(f"{name}={value}" for name, value in numbers.items())
+    operands = " by ".join(map(str, shapes))
+    return f"{what} of {operands} has no window inside with {said}"
+
+
 def _each_column(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
     """An operation for each element of a matrix and each of its columns."""
     del numbers, result
@@ -665,6 +751,7 @@ for _rank in (1, 2, 3):
         work=_each_of(2, by=1),
         flops=2.0,
         on_matrix_units=True,
+        shape=_convolved,
     )
     _transposed = library(
         f"conv_transpose{_rank}d",
@@ -675,6 +762,7 @@ for _rank in (1, 2, 3):
         work=_each_of(0, by=1),
         flops=2.0,
         on_matrix_units=True,
+        shape=_convolved_back,
     )
     if _rank in _LAST:
         for _plain in (_conv, _transposed):
@@ -687,6 +775,7 @@ for _rank in (1, 2, 3):
         work=_each_window,
         flops=_POOLED,
         carried=2,
+        shape=_pooled,
         pools=MAX,
     )
     library(
@@ -697,6 +786,7 @@ for _rank in (1, 2, 3):
         work=_each_window,
         flops=_POOLED,
         carried=2,
+        shape=_pooled,
         pools=SUM,
     )
     for _pool in ("avg", "max"):
