@@ -78,14 +78,19 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 FIRST = (
-    *("store/test_models", "project/test_examples", "core/test_compiled"),
-    *("fuzz/test_fuzz", "freeze/test_freeze", "search/test_repeats"),
-    *("search/test_chains", "search/test_checkpoint", "project/test_cost_model"),
-    *("end_to_end/test_text_of_found", "end_to_end/test_joined_attention"),
-    *("end_to_end/test_structures", "end_to_end/test_random_programs"),
-    *("end_to_end/test_builder", "end_to_end/test_public", "project/test_layer"),
-    *("search/test_multi_kernel_blocks", "search/test_multi_kernel_control"),
-    *("search/test_speed", "backends/test_standalone", "backends/test_schedules"),
+    *("verify/test_positions", "store/test_superoptimizer", "search/test_budget"),
+    *("search/test_multi_kernel", "end_to_end/test_workloads"),
+    *("verify/test_shifts", "end_to_end/test_placing", "end_to_end/test_masks"),
+    *("search/test_checkpoint", "end_to_end/test_narrow_floats"),
+    *("ir/test_text_property", "end_to_end/test_pools", "end_to_end/test_functions"),
+    *("search/test_speed", "store/test_workers", "end_to_end/test_builder"),
+    *("backends/test_standalone", "search/test_multi_kernel_control"),
+    *("project/test_examples", "end_to_end/test_weights_of_bytes"),
+    *("tune/test_tune", "search/test_cancellation", "ir/test_check_fuzz"),
+    *("search/test_multi_kernel_blocks", "end_to_end/test_shared_kernels"),
+    *("fuzz/test_fuzz", "freeze/test_freeze", "end_to_end/test_random_programs"),
+    *("project/test_walks", "project/test_cost_model", "core/test_hardware"),
+    *("store/test_models", "project/test_gpu_benchmark", "rewrite/test_expand"),
 )
 """Modules that take long for their number of tests."""
 
