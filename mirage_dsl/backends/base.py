@@ -187,7 +187,11 @@ class Backend(Protocol):
         ...
 
     def report(
-        self, graph: KernelGraph, target: str | None = None, *, first: int = 0
+        self,
+        graph: KernelGraph,
+        target: str | None = None,
+        *,
+        kernels: Sequence[int] | None = None,
     ) -> Sequence[Report]:
         """What each graph-defined kernel needs, in launch order, without launching.
 
@@ -195,9 +199,8 @@ class Backend(Protocol):
             graph: What to compile.
             target: What for, such as `sm_90`, or the backend's usual one; backends that
                 have none pass it by.
-            first: The kernel to begin with; behind the last one comes the first.  Of
-                graphs that share kernels and are compiled at the same time, each had
-                better begin elsewhere.
+            kernels: The numbers of those that are asked for, in the order in which they
+                are to be compiled; all unless given.
 
         Raises:
             UnsupportedError: The backend cannot express something of it.

@@ -77,10 +77,11 @@ class Hosted(Backend):
         graph: KernelGraph,
         target: str | None = None,  # noqa: ARG002
         *,
-        first: int = 0,  # noqa: ARG002
+        kernels: Sequence[int] | None = None,
     ) -> list[Report]:
         """Nothing is compiled, so nothing is known."""
-        names = [f"{graph.name}_kernel{i}" for i in range(len(graph.blocks))]
+        wanted = range(len(graph.blocks)) if kernels is None else sorted(kernels)
+        names = [f"{graph.name}_kernel{i}" for i in wanted]
         return [Report(name, None, None, None) for name in names]
 
     def load(self, device: str | None = None) -> None:

@@ -37,10 +37,10 @@ def compiled(job: CompileJob) -> Compiled:
     start = time.perf_counter()
     reports: Sequence[Report] = ()
     try:
-        backend = backend_named(job.backend)
-        # Candidates share most kernels: each finds those that others began with.
-        first = job.index * SPREAD % max(1, len(job.graph.blocks))
-        reports = backend.report(job.graph, job.target, first=first)
+        kernels = job.kernels or _in_turn(len(job.graph.blocks), job.index * SPREAD)
+        reports = backend_named(job.backend).report(
+            job.graph, job.target, kernels=kernels
+        )
         together = job.together or (0,) * len(reports)
         pairs = zip(reports, together, strict=True)
         reasons = [r.rejection(least) for r, least in pairs if job.screened]
@@ -49,6 +49,14 @@ def compiled(job: CompileJob) -> Compiled:
         reason = f"{type(failure).__name__}: {failure}"[:500]
     seconds = time.perf_counter() - start
     return Compiled(job.index, reason, seconds, tuple(reports))
+
+
+def _in_turn(count: int, first: int) -> list[int]:
+    """The numbers of all kernels of a candidate, from one of them on.
+
+    Candidates share most kernels: each finds those that others began with.
+    """
+    return [(first + at) % count for at in range(count)]
 
 
 def _lost(job: CompileJob, status: int | None, seconds: float) -> Compiled:

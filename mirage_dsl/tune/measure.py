@@ -9,6 +9,7 @@ wait for the next program.  The workers' sides are `trial_worker` and `compile_w
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -85,6 +86,8 @@ class CompileJob:
         together: For each of its own kernels, how many blocks have to share a
             multiprocessor for all to run at once; 0, or nothing, where they need not.
         backend: What compiles it.
+        kernels: The numbers of its own kernels that are to be compiled, ahead of the
+            rest; none for all.
     """
 
     index: int
@@ -93,6 +96,7 @@ class CompileJob:
     screened: bool = True
     together: tuple[int, ...] = ()
     backend: str = DEFAULT_BACKEND
+    kernels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -293,6 +297,10 @@ GRACE = 1.0
 START_SECONDS = 120.0
 SETTLING = 1.0
 """How long the process that compiles may take to give up what it has begun."""
+AHEAD = -1
+"""The index of a job whose answer nobody waits for."""
+FEW_KERNELS = 8
+"""So many kernels of one candidate are compiled by one process in time."""
 COMPILER = ("-m", "mirage_dsl.tune.compile_worker")
 """What Python runs, with the number of compilations at a time behind it."""
 
@@ -521,7 +529,7 @@ class Tuner:
             for i, c in enumerate(candidates)
             if c.blocks
         ]
-        answers = _Answers(self._compiler, jobs)
+        answers = _Answers(self._compiler, [*self._ahead(jobs), *jobs])
         # Library kernels are there already.
         for index in sorted(left - {j.index for j in jobs}):
             left.remove(index)
@@ -530,6 +538,8 @@ class Tuner:
             answer = answers.next(min(max(self._left, 0.0), START_SECONDS))
             if answer is None:
                 break
+            if answer.index == AHEAD:
+                continue
             left.discard(answer.index)
             self.marks.compiled = self.marks.compiled or time.monotonic()
             self.reports[candidates[answer.index]] = answer.reports
@@ -538,6 +548,20 @@ class Tuner:
         reason = NO_TIME if self.late else "the process that compiles ended"
         for index in sorted(left):
             yield index, reason
+
+    def _ahead(self, jobs: Sequence[CompileJob]) -> list[CompileJob]:
+        """What compiles the kernels of the first candidate of all, if it has many.
+
+        All processes together, that it may be timed, and run, while there is time.
+        """
+        if self.reports or not jobs or len(jobs[0].graph.blocks) <= FEW_KERNELS:
+            return []
+        count, processes = len(jobs[0].graph.blocks), int(self._command[-1])
+        each = math.ceil(count / processes)
+        parts = (tuple(range(count))[at : at + each] for at in range(0, count, each))
+        return [
+            replace(jobs[0], index=AHEAD, together=(), kernels=part) for part in parts
+        ]
 
 
 def _as_it_is(graph: KernelGraph) -> KernelGraph:

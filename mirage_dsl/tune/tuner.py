@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -252,6 +252,9 @@ ALIKE = 2
 """Structures in the first round that are launched alike: most differ by little."""
 EACH_KIND = 6
 """Sizes that each number of kernels has in the first round, whatever its estimate."""
+KERNELS_EACH = 10
+"""Kernels of a candidate of the first round, on average: of networks there are fewer
+candidates, or none would be compiled in time."""
 HOPEFUL = 1.2
 """Multiple of the best time up to which the first of another kind is climbed from."""
 FINALISTS = 4
@@ -336,7 +339,8 @@ class Climb:
             elif len(first) < self.allowance.first:
                 count[launches] += 1
                 first.append(graph)
-        return list(dict.fromkeys([self.result.library, *own, *first]))
+        most = KERNELS_EACH * (len(own) + self.allowance.first)
+        return list(_as_many([self.result.library, *own, *first], most))
 
     def _next(self) -> list[KernelGraph]:
         """The neighbours of the fastest of different tiles that were not timed yet.
@@ -472,6 +476,16 @@ class Climb:
             error = max(timing.error or 0.0, self.timings[graph].error or 0.0)
             self.timings[graph] = replace(timing, error=error)
         return frozenset(g for g in graphs if not self.timings[g].reason)
+
+
+def _as_many(graphs: Iterable[KernelGraph], most: int) -> Iterator[KernelGraph]:
+    """The first of some graphs that have so many kernels together; but at least one."""
+    total = 0
+    for graph in dict.fromkeys(graphs):
+        if total and total + len(graph.blocks) > most:
+            break
+        total += len(graph.blocks)
+        yield graph
 
 
 def _in_turns(found: Mapping[KernelGraph, Cost]) -> list[KernelGraph]:

@@ -57,12 +57,16 @@ class Triton(Backend):
         return TritonExecutable(graph, interpret=device == "cpu", most=most)
 
     def report(
-        self, graph: KernelGraph, target: str | None = None, *, first: int = 0
+        self,
+        graph: KernelGraph,
+        target: str | None = None,
+        *,
+        kernels: Sequence[int] | None = None,
     ) -> list[KernelReport]:
         """What ptxas made of each kernel."""
         from mirage_dsl.backends.triton.running.screen import TARGET, compile_only
 
-        return compile_only(graph, target or TARGET, first=first)
+        return compile_only(graph, target or TARGET, kernels=kernels)
 
     def load(self, device: str | None = None) -> None:
         """Import the compiler; for a GPU start Triton's driver too."""

@@ -14,7 +14,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -132,14 +132,17 @@ class KernelReport(Report):
 
 
 def compile_only(
-    graph: KernelGraph, target: str = TARGET, *, first: int = 0
+    graph: KernelGraph,
+    target: str = TARGET,
+    *,
+    kernels: Sequence[int] | None = None,
 ) -> list[KernelReport]:
     """Compile all kernels of a μGraph for `target`; no GPU is needed.
 
     Args:
         graph: The μGraph.
         target: Such as `sm_90`.
-        first: The kernel to begin with.
+        kernels: The numbers of those to compile, in this order; all unless given.
 
     Returns:
         What is known of each kernel, in launch order.
@@ -149,10 +152,9 @@ def compile_only(
         CompileError: Triton refuses a kernel.
     """
     emitted = plan(for_architecture(graph, architecture_named(target).number))
-    count = len(emitted.kernels)
-    order = [(first + at) % count for at in range(count)]
+    order = range(len(emitted.kernels)) if kernels is None else kernels
     found = {at: _report(emitted, emitted.kernels[at], target) for at in order}
-    return [found[at] for at in range(count)]
+    return [found[at] for at in sorted(found)]
 
 
 def for_architecture(graph: KernelGraph, arch: int) -> KernelGraph:
