@@ -104,7 +104,7 @@ def arange(
     if end is None:
         start, end = 0, start
     if any(isinstance(n, float) for n in (start, end, step)):
-        return _steps_of(start, step, _count(start, end, step), dtype, device)
+        return steps_of(start, step, _count(start, end, step), dtype, device)
     if (start, step) == (0, 1):
         vars = _vars(recorder, end)
     else:
@@ -132,7 +132,7 @@ def _count(start: float, end: float, step: float) -> int:
     return count
 
 
-def _steps_of(
+def steps_of(
     start: float, step: float, count: int, dtype: Any, device: Any, zero: int = 0
 ) -> Any:
     """Numbers at equal distances, of which the one at `zero` is `start`; floats."""
@@ -393,7 +393,7 @@ def _linspace(
     """So many numbers at equal distances, with both ends."""
     count = integer(steps, "steps")
     step = (end - start) / (count - 1) if count > 1 else 0.0
-    near = _steps_of(start, step, count, dtype, device)
+    near = steps_of(start, step, count, dtype, device)
     of_data = any(isinstance(point, Tensor) for point in (start, end))
     if of_data and near.handle.value.dtype.is_integer:
         raise UnsupportedError(
@@ -404,7 +404,7 @@ def _linspace(
     if count == 1:
         return near
     # From the nearer end, as PyTorch: both ends are what was given.
-    far = _steps_of(end, step, count, dtype, device, count - 1)
+    far = steps_of(end, step, count, dtype, device, count - 1)
     recorder = _recorder("linspace")
     at = _made(recorder, recorder.index(_vars(recorder, count)))
     return f.where(f.less_equal(at, count // 2 - 1), near, far)
@@ -421,28 +421,6 @@ def _logspace(
 ) -> Any:
     """Powers of a base, of so many exponents at equal distances."""
     return _placed(f.pow(base, _linspace(start, end, steps)), dtype, device)
-
-
-def _hamming(
-    window_length: int,
-    periodic: bool = True,
-    alpha: float = 0.54,
-    beta: float = 0.46,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-) -> Any:
-    """A window of one turn of a cosine, from the lowest point on."""
-    count = integer(window_length, "window_length")
-    turn = 2 * math.pi / max(count if periodic else count - 1, 1)
-    angle = _steps_of(0.0, turn, count, dtype, device)
-    found = alpha - beta * apply(OPERATORS["cos"], angle)
-    return found if count > 1 else found * 0 + 1
-
-
-def _hann(window_length: int, periodic: bool = True, **options: Any) -> Any:
-    """The same, from 0 to 1."""
-    return _hamming(window_length, periodic, 0.5, 0.5, **options)
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
@@ -469,8 +447,6 @@ CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
     "empty": zeros,
     "eye": eye,
     "full": full,
-    "hamming_window": _hamming,
-    "hann_window": _hann,
     "linspace": _linspace,
     "logspace": _logspace,
     "ones": ones,

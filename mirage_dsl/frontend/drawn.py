@@ -1,15 +1,38 @@
-"""Random numbers that a traced function draws, and what says so when they are used."""
+"""Tensors that a traced function makes and nothing may read, and what says so.
+
+Random numbers are such, and what has a shape that the data say.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
+from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.functions import NoTensor
 
 
-class Drawn(NoTensor):
-    """What stands in for random numbers of PyTorch's, which nothing may read.
+class Unread(NoTensor):
+    """What stands in for a tensor that may be made, and is refused where it is read."""
+
+    @classmethod
+    def __torch_function__(
+        cls, _: Any, __: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        """Refuse a function of PyTorch of the tensor."""
+        given = leaves_of((args, kwargs))
+        next(x for x in given if isinstance(x, Unread)).refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse()
+
+    __hash__ = object.__hash__
+
+
+class Drawn(Unread):
+    """What stands in for random numbers of PyTorch's.
 
     Models draw some in evaluation too, as whether a layer is dropped in training.
     """
@@ -27,20 +50,32 @@ class Drawn(NoTensor):
             user_location(),
         )
 
-    @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
-        """Refuse a function of PyTorch of the numbers."""
-        cls().refuse()
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self.refuse()
+class Unknown(Unread):
+    """What stands in for a tensor of which the data say the shape.
 
-    __hash__ = object.__hash__
+    Args:
+        name: What it is.
+        advice: What to read instead.
+    """
+
+    def __init__(self, name: str, advice: str) -> None:
+        self._name, self._advice = name, advice
+
+    def refuse(self) -> NoReturn:
+        """Refuse what needs the tensor.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            f"{self._name}, of which the shape depends on the data and the device; "
+            f"{self._advice}",
+            user_location(),
+        )
 
 
-def _refused(self: Drawn, *_: Any) -> NoReturn:
+def _refused(self: Unread, *_: Any) -> NoReturn:
     self.refuse()
 
 
@@ -53,4 +88,4 @@ _READERS = (
     *("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert", "round"),
 )
 for _name in (*_READERS, *_OPERATORS, *(f"{s}{o}" for s in "ri" for o in _OPERATORS)):
-    setattr(Drawn, f"__{_name}__", _refused)
+    setattr(Unread, f"__{_name}__", _refused)

@@ -7,7 +7,6 @@ square that is beyond the largest one.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
-from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.functions import (
     apply,
@@ -25,10 +23,8 @@ from mirage_dsl.frontend.functions import (
     is_condition,
     is_float,
 )
-from mirage_dsl.frontend.program import Handle, vars_of
-from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ops.table import OPERATORS, SPECIAL
+from mirage_dsl.ops.table import OPERATORS
 
 _LARGE = 1e9
 """Beyond it one added to a square changes nothing, in f32 as in float64."""
@@ -286,46 +282,6 @@ def ldexp(x: Any, exponent: Any) -> Any:
     return f.to(found, x) if is_float(x) and f.is_whole(exponent) else found
 
 
-# -- What only PyTorch computes --------------------------------------------------------
-
-
-def _special(name: str, **numbers: int) -> Callable[..., Any]:
-    """A function of each element, which a library operator computes."""
-
-    def function(x: Any) -> Any:
-        x = as_tensor(name, x)
-        x = x if is_float(x) else f.to(x, x.recorder.origin.default_dtype() or f32)
-        recorder, axes = x.recorder, x.handle.axes
-        flat = Handle(recorder.spread(x.handle).value, (vars_of(axes),))
-        given = {key: (value,) for key, value in numbers.items()}
-        made = recorder.library(OPERATORS[name], [flat], given, {0: flat.axes[0]})
-        return Tensor.made(recorder, Handle(made.value, axes), (x,))
-
-    function.__name__ = name
-    return function
-
-
-def polygamma(n: Any, x: Any) -> Any:
-    """The n-th derivative of the digamma function, of a tensor's elements."""
-    if isinstance(n, Tensor):
-        # The method has the tensor first.
-        n, x = x, n
-    return _special("polygamma", n=integer(n, "an order"))(x)
-
-
-def multigammaln(x: Any, p: int) -> Any:
-    """The logarithm of the gamma function of so many dimensions."""
-    shift = p * (p - 1) / 4 * math.log(math.pi)
-    parts = [_special("gammaln")(x - at / 2) for at in range(integer(p, "p"))]
-    return functools.reduce(f.add, parts) + shift
-
-
-def entr(x: Any) -> Any:
-    """-x log x, 0 at 0 and minus infinity below it."""
-    inside = f.where(f.equal(x, 0), 0.0, -x * f.log(x))
-    return f.where(f.less(x, 0), -math.inf, inside)
-
-
 # -- Trigonometric and hyperbolic functions --------------------------------------------
 
 
@@ -509,14 +465,6 @@ PYTORCH_ONLY: Mapping[str, Callable[..., Any]] = {
     "logit": logit,
     "sgn": sign,
     "signbit": signbit,
-    **{name: _special(name) for name in SPECIAL},
-    **dict.fromkeys(("mvlgamma", "multigammaln"), multigammaln),
-    "entr": entr,
-    "lgamma": _special("gammaln"),
-    "polygamma": polygamma,
-    "psi": _special("digamma"),
-    "special_expit": f.sigmoid,
-    "special_xlog1py": xlog1py,
     "xlogy": xlogy,
 }
 """By PyTorch's names."""

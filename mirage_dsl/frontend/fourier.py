@@ -21,9 +21,15 @@ from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_tensor, is_float
+from mirage_dsl.frontend.layers import fold
 from mirage_dsl.frontend.program import Handle, shape_text, vars_of
 from mirage_dsl.frontend.rearranging import pad, roll, unfold
-from mirage_dsl.frontend.recorder import integer, normal_axes, normal_axis
+from mirage_dsl.frontend.recorder import (
+    flat_arguments,
+    integer,
+    normal_axes,
+    normal_axis,
+)
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
 
@@ -155,9 +161,37 @@ def irfft(input: Pair, n: Any = None, dim: int = -1, norm: str | None = None) ->
     return _along("irfft", _parts("irfft", input), n, dim, norm)
 
 
+_BACK: Mapping[str | None, str] = {
+    None: "forward",
+    "backward": "forward",
+    "ortho": "ortho",
+    "forward": "backward",
+}
+"""How an inverse is scaled as the transform itself, by how that is."""
+
+
+def _other_norm(norm: str | None) -> str:
+    _factor(norm, 1, inverse=False)
+    return _BACK[norm]
+
+
+def hfft(input: Pair, n: Any = None, dim: int = -1, norm: str | None = None) -> Tensor:
+    """The real transform of a signal of which the other half is the conjugate."""
+    real, imag = _parts("hfft", input)
+    return irfft((real, -imag), n, dim, _other_norm(norm))
+
+
+def ihfft(input: Pair, n: Any = None, dim: int = -1, norm: str | None = None) -> Pair:
+    """The half of such a signal, of its real transform."""
+    real, imag = rfft((_of_real("ihfft", input), None), n, dim, _other_norm(norm))
+    return real, -imag
+
+
 _NAMES: Mapping[str, Function] = {
     "fft": fft,
+    "hfft": hfft,
     "ifft": ifft,
+    "ihfft": ihfft,
     "irfft": irfft,
     "rfft": rfft,
 }
@@ -168,9 +202,9 @@ _NAMES: Mapping[str, Function] = {
 def _axes(what: str, x: Any, s: Any, dim: Any) -> tuple[list[int], list[Any]]:
     """The axes of a transform, and how many elements of each count, if that is told."""
     if dim is None:
-        dim = range(x.ndim) if s is None else range(-len(s), 0)
-    axes = [normal_axis(at, x.ndim, what) for at in dim]
-    counts: list[Any] = [None] * len(axes) if s is None else list(s)
+        dim = tuple(range(x.ndim) if s is None else range(-len(s), 0))
+    axes = [normal_axis(at, x.ndim, what) for at in flat_arguments((dim,))]
+    counts: list[Any] = [None] * len(axes) if s is None else [*flat_arguments((s,))]
     if len(counts) != len(axes):
         raise ShapeError(
             f"{what}: {len(counts)} numbers of elements for {len(axes)} axes",
@@ -183,6 +217,7 @@ def _axes(what: str, x: Any, s: Any, dim: Any) -> tuple[list[int], list[Any]]:
 def _all_along(name: str, dims: Any) -> Function:
     """A transform of several axes: complex ones along all but the last, and that."""
     last, other = _NAMES[name], ifft if "i" in name else fft
+    backwards = name in ("rfft", "ihfft")
 
     def function(
         input: Pair, s: Any = None, dim: Any = dims, norm: str | None = None
@@ -192,7 +227,7 @@ def _all_along(name: str, dims: Any) -> Function:
         steps = [(other, n, at) for n, at in zip(counts, axes, strict=True)]
         steps[-1] = (last, counts[-1], axes[-1])
         found: Any = input
-        for transform, count, axis in reversed(steps) if name == "rfft" else steps:
+        for transform, count, axis in reversed(steps) if backwards else steps:
             found = transform(found, count, axis, norm)
         return found
 
@@ -230,6 +265,12 @@ def _window(window: Any, n_fft: int, win_length: Any, like: Tensor) -> Any:
         )
     left = (n_fft - length) // 2
     return pad(window, (left, n_fft - length - left)) if length < n_fft else window
+
+
+def _ones(x: Tensor) -> Any:
+    """A matrix of ones in the shape of the last two axes."""
+    at = arange(x.shape[-2])
+    return f.expand(f.to(f.expand_dims(f.equal(at, at), 1), x), *tuple(x.shape)[-2:])
 
 
 def stft(
@@ -270,6 +311,72 @@ def stft(
     return f.swapaxes(found[0], -1, -2), f.swapaxes(found[1], -1, -2)
 
 
+def istft(
+    input: Pair,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Any = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | None = None,
+    return_complex: bool = False,
+) -> Any:
+    """The signal of such columns: windows are added where they were, and weighed.
+
+    Where no window has any weight the result is not finite; PyTorch raises an error.
+    """
+    real, imag = _parts("istft", input)
+    n_fft, count = integer(n_fft, "n_fft"), integer(real.shape[-1], "an extent")
+    hop = n_fft // 4 if hop_length is None else integer(hop_length, "hop_length")
+    half = real.shape[-2] != n_fft if onesided is None else onesided
+    rows = n_fft // 2 + 1 if half else n_fft
+    if real.ndim not in (2, 3) or real.shape[-2] != rows or hop < 1:
+        raise ShapeError(
+            f"istft of {tuple(real.shape)} with n_fft={n_fft}, hop_length={hop}, "
+            f"onesided={half}; expected columns of {rows} elements, and a positive hop",
+            user_location(),
+        )
+    if return_complex or (window is not None and not isinstance(window, Tensor)):
+        raise UnsupportedError(
+            "istft with return_complex=True or with a complex window; take ifft of "
+            "the columns, and add its windows with index_add",
+            user_location(),
+        )
+    # Of both halves PyTorch reads the first one alone.
+    whole = (f.narrow(part, -2, 0, n_fft // 2 + 1) for part in (real, imag))
+    norm = "ortho" if normalized else None
+    frames = irfft((next(whole), next(whole)), n_fft, -2, norm)
+    start = n_fft // 2 if center else 0
+    stop = n_fft + hop * (count - 1) - start if length is None else start + length
+    window = _window(window, n_fft, win_length, real)
+    return _overlapped(frames, window, hop, (start, stop))
+
+
+def _overlapped(frames: Any, window: Any, hop: int, part: tuple[int, int]) -> Any:
+    """A part of what columns are that are weighed, and added a step apart.
+
+    Each element is over the sum of the squares that it was weighed by.
+    """
+    size, count = (integer(n, "an extent") for n in frames.shape[-2:])
+    wide = size + hop * (count - 1)
+    share = _ones(frames)
+    if window is not None:
+        column = f.expand_dims(window, 1)
+        frames, share = frames * column, share * f.square(column)
+
+    def added(columns: Any) -> Any:
+        batch = f.reshape(columns, -1, size, count)
+        found = fold(batch, (1, wide), (1, size), 1, 0, (1, hop))
+        return f.reshape(found, *columns.shape[:-2], wide)
+
+    start, stop = part
+    inside = slice(start, min(stop, wide))
+    found = added(frames)[..., inside] / added(share)[..., inside]
+    return pad(found, (0, stop - wide)) if stop > wide else found
+
+
 # -- Names -----------------------------------------------------------------------------
 
 _TRANSFORMS: Mapping[str, Function] = {
@@ -281,6 +388,7 @@ _TRANSFORMS: Mapping[str, Function] = {
 }
 FOURIER: Mapping[str, Function] = {
     **{f"fft_{name}": function for name, function in _TRANSFORMS.items()},
+    "istft": istft,
     "stft": stft,
 }
 """By PyTorch's names."""

@@ -43,6 +43,7 @@ from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.functions import is_condition
 from mirage_dsl.frontend.inplace import function_in_place, into, write
+from mirage_dsl.frontend.labels import LABELS
 from mirage_dsl.frontend.layers import RECURRENT, WINDOWS, im2col
 from mirage_dsl.frontend.linear_algebra import (
     LINEAR_ALGEBRA,
@@ -51,6 +52,7 @@ from mirage_dsl.frontend.linear_algebra import (
 )
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.places import OF_PLACES, PLACING, index_add
+from mirage_dsl.frontend.quantizing import QUANTIZING
 from mirage_dsl.frontend.rearranging import (
     NUMPY_SELECTIONS,
     OF_NUMPY,
@@ -59,6 +61,7 @@ from mirage_dsl.frontend.rearranging import (
     SELECTIONS,
 )
 from mirage_dsl.frontend.recorder import flat_arguments, normal_axes
+from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.frontend.tensor import (
     LIKENESS,
     NO_NUMBERS,
@@ -393,6 +396,7 @@ _CONVERTING = {
 _TORCH: dict[str, Function] = {
     **_COMMON,
     **PYTORCH_ONLY,
+    **OF_EACH,
     **OF_PYTORCH,
     **PYTORCHS_MATRICES,
     **MEASURES,
@@ -405,6 +409,8 @@ _TORCH: dict[str, Function] = {
     "resolve_neg": _itself,
     "detach": _detached,
     **torch_functions.FUNCTIONS,
+    **LABELS,
+    **QUANTIZING,
     "softmax": _torch_softmax,
     "rms_norm": _torch_rms_norm,
     "layer_norm": _torch_layer_norm,

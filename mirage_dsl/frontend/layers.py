@@ -34,7 +34,8 @@ from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
 from mirage_dsl.frontend.functions import as_tensor, is_condition
-from mirage_dsl.frontend.program import DimVars
+from mirage_dsl.frontend.places import scattered
+from mirage_dsl.frontend.program import DimVars, Handle, vars_of
 from mirage_dsl.frontend.rearranging import (
     broadcast_tensors,
     pad,
@@ -294,12 +295,10 @@ def _max_pool(
 ) -> Any:
     """PyTorch's largest elements of windows over so many axes."""
     what = f"max_pool{rank}d"
-    if return_indices:
-        raise UnsupportedError(
-            f"{what} with return_indices=True; take the values alone", user_location()
-        )
     numbers = _windows(what, rank, kernel_size, stride, padding, ceil_mode)
     numbers["dilation"] = _several(dilation, rank, f"dilation of {what}")
+    if return_indices:
+        return _with_places(what, rank, x, lambda _: numbers)
     return _pool("max_pool", rank, x, numbers)
 
 
@@ -348,15 +347,17 @@ def _adaptive_pool(
 ) -> Any:
     """PyTorch's pooling to a size."""
     what = f"adaptive_{kind}_pool{rank}d"
-    if return_indices:
-        raise UnsupportedError(
-            f"{what} with return_indices=True; take the values alone", user_location()
-        )
 
-    def run(x: Tensor) -> Any:
+    def size_of(x: Tensor) -> tuple[int, ...]:
         wanted = output_size if is_sequence(output_size) else (output_size,) * rank
         pairs = zip(wanted, x.shape[2:], strict=True)
-        size = _several([n if w is None else w for w, n in pairs], rank, what)
+        return _several([n if w is None else w for w, n in pairs], rank, what)
+
+    if return_indices:
+        return _with_places(what, rank, x, lambda x: {"size": size_of(x)})
+
+    def run(x: Tensor) -> Any:
+        size = size_of(x)
         reduce = f.mean if kind == "avg" else f.max
         found = None
         if all(isinstance(n, int) for n in x.shape[2:]):
@@ -367,6 +368,123 @@ def _adaptive_pool(
         return _pooled(what, x, {"size": size}) if found is None else found
 
     return _batched(run, x, rank, what)
+
+
+# -- Largest elements, and where they were ---------------------------------------------
+# Operators see two axes: of all planes, and of the elements of a plane, in which places
+# are counted.
+
+
+def _with_places(
+    what: str,
+    rank: int,
+    x: Any,
+    numbers_of: Callable[[Tensor], Mapping[str, tuple[int, ...]]],
+) -> tuple[Any, Any]:
+    """The largest elements of windows over so many axes, and their places in planes.
+
+    Args:
+        what: How they are called.
+        rank: Of a plane.
+        x: The tensor.
+        numbers_of: What of a batch makes the operators' integers.
+    """
+
+    def part(name: str) -> Callable[[Tensor], Any]:
+        def run(x: Tensor) -> Any:
+            plane = _several(list(x.shape[2:]), rank, f"planes of {what}")
+            numbers = {"plane": plane, **numbers_of(x)}
+            flat = _flat_planes(x)
+            made = _called(f"{what}_{name}", (flat,), numbers, {0: flat.handle.axes[0]})
+            extents = _pooled_plane(what, plane, numbers)
+            whole = Handle(made.handle.value, (*x.handle.axes[:2], made.handle.axes[1]))
+            return f.unflatten(Tensor.made(x.recorder, whole, ()), 2, extents)
+
+        return run
+
+    found = (_batched(part(name), x, rank, what) for name in ("found", "places"))
+    return next(found), next(found)
+
+
+def _flat_planes(x: Tensor) -> Tensor:
+    """A batch of channels as one axis of planes, and one of their elements."""
+    whole = x.recorder.spread(x.handle)
+    axes = vars_of(whole.axes[:2]), vars_of(whole.axes[2:])
+    return Tensor.made(x.recorder, Handle(whole.value, axes), ())
+
+
+def _pooled_plane(
+    what: str, plane: tuple[int, ...], numbers: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
+    """The extents of what a pooling makes of a plane."""
+    if "size" in numbers:
+        return numbers["size"]
+    shape = OPERATORS[what].shape
+    assert shape is not None
+    plain = {name: n for name, n in numbers.items() if name != "plane"}
+    return shape([(1, 1, *plane)], plain)[2:]
+
+
+def _max_unpool(
+    rank: int,
+    x: Any,
+    indices: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    output_size: Any = None,
+) -> Any:
+    """PyTorch's planes of zeros with elements at their places in them."""
+    what = f"max_unpool{rank}d"
+    x, places = as_tensor(what, x), as_tensor(what, indices)
+    if tuple(x.shape) != tuple(places.shape):
+        raise ShapeError(
+            f"{what} of {tuple(x.shape)} at {tuple(places.shape)}; expected a place "
+            "for each element",
+            user_location(),
+        )
+    numbers = _windows(what, rank, kernel_size, stride, padding, ceil=False)
+    plane = _unpooled(what, rank, x, numbers, output_size)
+    given = (f.flatten(t, -rank, -1) for t in (x, places))
+    return f.unflatten(scattered(next(given), next(given), math.prod(plane)), -1, plane)
+
+
+def _unpooled(
+    what: str,
+    rank: int,
+    x: Tensor,
+    numbers: Mapping[str, tuple[int, ...]],
+    output_size: Any,
+) -> tuple[int, ...]:
+    """The extents of the planes of which windows were taken.
+
+    Raises:
+        ShapeError: They are asked to be such that there were not as many windows.
+    """
+    known = [integer(n, f"an extent of {what}") for n in x.shape[-rank:]]
+    steps = numbers["stride"]
+    columns = zip(known, steps, numbers["kernel"], numbers["padding"], strict=True)
+    default = tuple((n - 1) * step + k - 2 * p for n, step, k, p in columns)
+    if output_size is None:
+        return default
+    asked = _several(list(output_size)[-rank:], rank, f"output_size of {what}")
+    if any(abs(a - d) >= s for a, d, s in zip(asked, default, steps, strict=True)):
+        raise ShapeError(
+            f"{what} with output_size={tuple(output_size)}; expected extents less "
+            f"than a stride of {steps} from {default}",
+            user_location(),
+        )
+    return asked
+
+
+def _fractional(rank: int, *_: Any, **__: Any) -> NoReturn:
+    _refuse(
+        f"fractional_max_pool{rank}d, whose windows are drawn at random,",
+        "use adaptive_max_pool, whose windows are known",
+    )
+
+
+# -- Norms of windows ------------------------------------------------------------------
 
 
 def _lp_pool(
@@ -579,6 +697,17 @@ def _ranked(name: str, function: Function) -> dict[str, Function]:
     return {f"{name}{rank}d": partial(function, rank) for rank in _RANKS}
 
 
+def _with_indices(name: str, function: Function) -> dict[str, Function]:
+    """The same that give indices too."""
+    given = partial(_returning, function)
+    found = _ranked(name, given)
+    return {f"{name}_with_indices": function for name, function in found.items()}
+
+
+def _returning(function: Function, rank: int, *args: Any, **options: Any) -> Any:
+    return function(rank, *args, **{**options, "return_indices": True})
+
+
 WINDOWS: dict[str, Function] = {
     **_ranked("conv", _conv),
     **_ranked("conv_transpose", _conv_transpose),
@@ -587,6 +716,11 @@ WINDOWS: dict[str, Function] = {
     **_ranked("lp_pool", _lp_pool),
     **_ranked("adaptive_avg_pool", partial(_adaptive_pool, "avg")),
     **_ranked("adaptive_max_pool", partial(_adaptive_pool, "max")),
+    **_with_indices("adaptive_max_pool", partial(_adaptive_pool, "max")),
+    **_with_indices("fractional_max_pool", _fractional),
+    **_with_indices("max_pool", _max_pool),
+    **_ranked("fractional_max_pool", _fractional),
+    **_ranked("max_unpool", _max_unpool),
     "affine_grid": affine_grid,
     "fold": fold,
     "grid_sample": grid_sample,
@@ -837,7 +971,7 @@ def multi_head_attention_forward(*args: Any, **options: Any) -> tuple[Any, Any]:
 # -- Losses and distances --------------------------------------------------------------
 
 
-def _reduced(what: str, each: Any, reduction: str) -> Any:
+def reduced(what: str, each: Any, reduction: str) -> Any:
     """A loss of each element, their mean or their sum."""
     if reduction not in ("none", "mean", "sum"):
         raise UnsupportedError(
@@ -860,19 +994,19 @@ def mse_loss(
     x: Any, target: Any, *, reduction: str = "mean", weight: Any = None
 ) -> Any:
     """Squares of differences: their mean, their sum, or each."""
-    return _reduced("mse_loss", _weighted(f.square(x - target), weight), reduction)
+    return reduced("mse_loss", _weighted(f.square(x - target), weight), reduction)
 
 
 def l1_loss(x: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Any:
     """Absolute differences: their mean, their sum, or each."""
-    return _reduced("l1_loss", _weighted(f.abs(x - target), weight), reduction)
+    return reduced("l1_loss", _weighted(f.abs(x - target), weight), reduction)
 
 
 def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
     """Half of the squares of differences up to delta, beyond it delta times as much."""
     far = f.abs(x - target)
     near = f.minimum(far, delta)
-    return _reduced("huber_loss", near * (far - 0.5 * near), reduction)
+    return reduced("huber_loss", near * (far - 0.5 * near), reduction)
 
 
 def smooth_l1_loss(
@@ -900,7 +1034,7 @@ def kl_div(
         each = xlogy(target, target) - target * x
     if reduction == "batchmean":
         return f.sum(each) / x.shape[0]
-    return _reduced("kl_div", each, reduction)
+    return reduced("kl_div", each, reduction)
 
 
 def binary_cross_entropy(
@@ -909,7 +1043,7 @@ def binary_cross_entropy(
     """Minus the logarithm of the probability that x gives to a target of 0 and 1."""
     yes, no = (f.maximum(log, _LEAST_LOG) for log in (f.log(x), log1p(-x)))
     each = _weighted((target - 1) * no - target * yes, weight)
-    return _reduced("binary_cross_entropy", each, reduction)
+    return reduced("binary_cross_entropy", each, reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -925,7 +1059,7 @@ def binary_cross_entropy_with_logits(
     if pos_weight is not None:
         rest = rest * ((pos_weight - 1) * target + 1)
     each = _weighted((1 - target) * x + rest, weight)
-    return _reduced("binary_cross_entropy_with_logits", each, reduction)
+    return reduced("binary_cross_entropy_with_logits", each, reduction)
 
 
 def _softplus(x: Any) -> Any:
@@ -938,12 +1072,12 @@ def multilabel_soft_margin_loss(
     """The mean of the cross entropy along the last axis."""
     each = target * _softplus(-x) + (1 - target) * _softplus(x)
     each = f.mean(_weighted(each, weight), -1)
-    return _reduced("multilabel_soft_margin_loss", each, reduction)
+    return reduced("multilabel_soft_margin_loss", each, reduction)
 
 
 def soft_margin_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
     """The logarithm of one plus exp(-target x), for targets of 1 and -1."""
-    return _reduced("soft_margin_loss", _softplus(-target * x), reduction)
+    return reduced("soft_margin_loss", _softplus(-target * x), reduction)
 
 
 def gaussian_nll_loss(
@@ -963,7 +1097,7 @@ def gaussian_nll_loss(
     each = 0.5 * (log + f.square(x - target) / var)
     if full:
         each = each + 0.5 * math.log(2 * math.pi)
-    return _reduced("gaussian_nll_loss", each, reduction)
+    return reduced("gaussian_nll_loss", each, reduction)
 
 
 def poisson_nll_loss(
@@ -981,7 +1115,7 @@ def poisson_nll_loss(
         log = f.log(more)
         rest = more * log - more + 0.5 * (log + math.log(2 * math.pi))
         each = each + f.where(f.greater(target, 1), rest, 0.0)
-    return _reduced("poisson_nll_loss", each, reduction)
+    return reduced("poisson_nll_loss", each, reduction)
 
 
 # -- Of distances ----------------------------------------------------------------------
@@ -1036,15 +1170,16 @@ def triplet_margin_with_distance_loss(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = f.minimum(far, distance(positive, negative))
-    return _reduced("triplet_margin_loss", f.maximum(near - far + margin, 0), reduction)
+    return reduced("triplet_margin_loss", f.maximum(near - far + margin, 0), reduction)
 
 
 def margin_ranking_loss(
     x: Any, y: Any, target: Any, margin: float = 0, *, reduction: str = "mean"
 ) -> Any:
     """By how much x is not above y (target 1), or below it (-1), by a margin."""
-    each = f.maximum(margin - target * (x - y), 0)
-    return _reduced("margin_ranking_loss", each, reduction)
+    # In this order, which counts of integers without a sign.
+    each = f.maximum(-target * (x - y) + margin, 0)
+    return reduced("margin_ranking_loss", each, reduction)
 
 
 def hinge_embedding_loss(
@@ -1053,7 +1188,7 @@ def hinge_embedding_loss(
     """X where the target is 1; where it is -1, by how much x is below a margin."""
     far = f.where(f.equal(target, 1), 0.0, f.maximum(margin - x, 0))
     each = far + f.where(f.equal(target, -1), 0.0, x)
-    return _reduced("hinge_embedding_loss", each, reduction)
+    return reduced("hinge_embedding_loss", each, reduction)
 
 
 _LEAST_SQUARE = 1e-12
@@ -1067,7 +1202,7 @@ def cosine_embedding_loss(
     cosine = f.sum(x * y, -1) / f.sqrt(f.mul(*sizes))
     far = f.where(f.equal(target, -1), f.maximum(cosine - margin, 0), 0.0)
     each = far + f.where(f.equal(target, 1), 1 - cosine, 0.0)
-    return _reduced("cosine_embedding_loss", each, reduction)
+    return reduced("cosine_embedding_loss", each, reduction)
 
 
 def cosine_similarity(x: Any, y: Any, dim: int = 1, eps: float = 1e-8) -> Any:

@@ -6,6 +6,7 @@ last two axes are of matrices, all before them of a batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,7 +22,8 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.constructors import positions
+from mirage_dsl.frontend.constructors import positions, tril
+from mirage_dsl.frontend.drawn import Unknown
 from mirage_dsl.frontend.functions import as_tensor
 from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import integer, normal_axes
@@ -136,11 +138,17 @@ def pinv(
 ) -> Any:
     """Pseudo-inverses, by singular values that are not too small."""
     x, rtol = _matrices("pinv", A, square=hermitian), rcond if rtol is None else rtol
+    x = _symmetric(x) if hermitian else x
     left, values, right = svd(x, full_matrices=False)
     counts = f.greater(values, _limit(x, values, atol, rtol))
     inverse = f.where(counts, 1 / f.where(counts, values, 1.0), 0.0)
     scaled = f.swapaxes(right, -1, -2) * f.expand_dims(inverse, -2)
     return f.matmul(scaled, f.swapaxes(left, -1, -2))
+
+
+def _symmetric(x: Tensor) -> Any:
+    """The symmetric matrices of which the lower triangle is known."""
+    return tril(x) + f.swapaxes(tril(x, -1), -1, -2)
 
 
 def _pinverse(input: Any, rcond: Any = 1e-15) -> Any:
@@ -149,6 +157,10 @@ def _pinverse(input: Any, rcond: Any = 1e-15) -> Any:
 
 def _limit(x: Tensor, values: Any, atol: Any, rtol: Any) -> Any:
     """Up to which size singular values are too small, as PyTorch's defaults are."""
+    atol, rtol = (
+        f.expand_dims(t, -1) if isinstance(t, Tensor) and t.ndim else t
+        for t in (atol, rtol)
+    )
     if rtol is None:
         most = max(int(extent) for extent in x.shape[-2:])
         rtol = most * x.handle.value.dtype.epsilon if atol is None else 0.0
@@ -271,6 +283,44 @@ def cholesky_inverse(L: Any, upper: bool = False) -> Any:  # noqa: N803
     return cholesky_solve(_one(x), x, upper)
 
 
+class LeastSquares(NamedTuple):
+    """PyTorch's solutions, and what depends on how they were found."""
+
+    solution: Any
+    residuals: Any
+    rank: Any
+    singular_values: Any
+
+
+def lstsq(
+    A: Any,  # noqa: N803
+    B: Any,  # noqa: N803
+    rcond: Any = None,
+    *,
+    driver: Any = None,
+) -> LeastSquares:
+    """The X for which the squares of A X - B are least.
+
+    Raises:
+        UnsupportedError: A limit for small singular values is given.
+    """
+    del driver
+    if rcond is not None:
+        raise UnsupportedError(
+            "lstsq with rcond, which PyTorch has on the CPU alone; use "
+            "linalg.pinv(A, rtol=rcond) @ B",
+            user_location(),
+        )
+    system = _system("lstsq", A, B, vectors=True)
+    found = _called("lstsq", system.matrices, system.sides, columns=True)
+    return LeastSquares(
+        system.found(found),
+        Unknown("residuals of lstsq", "take (A @ X - B).square().sum(-2)"),
+        Unknown("rank of lstsq", "take linalg.matrix_rank(A)"),
+        Unknown("singular_values of lstsq", "take linalg.svdvals(A)"),
+    )
+
+
 # -- Factors ---------------------------------------------------------------------------
 
 
@@ -300,6 +350,20 @@ def qr(A: Any, mode: str = "reduced") -> QR:  # noqa: N803
         )
     x, whole = _matrices("qr", A), mode == "complete"
     return QR(_called("qr_q", x, whole=whole), _called("qr_r", x, whole=whole))
+
+
+class LU(NamedTuple):
+    """PyTorch's rows in another order, and both triangular factors."""
+
+    P: Any
+    L: Any
+    U: Any
+
+
+def lu(A: Any, *, pivot: bool = True) -> LU:  # noqa: N803
+    """Triangular factors, by rows in the order of their largest elements."""
+    x = _matrices("lu", A)
+    return LU(*(_called(name, x, pivot=pivot) for name in ("lu_p", "lu_l", "lu_u")))
 
 
 class SVD(NamedTuple):
@@ -350,6 +414,29 @@ def eigvalsh(A: Any, UPLO: str = "L") -> Any:  # noqa: N803
     return _called("eigvalsh", x, upper=UPLO.upper() == "U")
 
 
+# -- Of several axes -------------------------------------------------------------------
+
+
+def tensorinv(A: Any, ind: int = 2) -> Any:  # noqa: N803
+    """The inverse of what maps the axes from one on to those before it."""
+    x, count = as_tensor("tensorinv", A), integer(ind, "ind")
+    rows, columns = tuple(x.shape)[:count], tuple(x.shape)[count:]
+    found = inv(f.reshape(x, math.prod(rows), -1))
+    return f.reshape(found, *columns, *rows)
+
+
+def tensorsolve(A: Any, B: Any, dims: Any = None) -> Any:  # noqa: N803
+    """The X for which the sum of A X over all axes of X is B."""
+    x, right = as_tensor("tensorsolve", A), as_tensor("tensorsolve", B)
+    if dims is not None:
+        moved = normal_axes(tuple(dims), x.ndim, "tensorsolve")
+        kept = [at for at in range(x.ndim) if at not in moved]
+        x = f.permute(x, [*kept, *moved])
+    columns = tuple(x.shape)[right.ndim :]
+    matrix = f.reshape(x, right.numel(), math.prod(columns))
+    return f.reshape(solve(matrix, f.reshape(right, -1)), *columns)
+
+
 # -- Of singular values ----------------------------------------------------------------
 
 
@@ -361,8 +448,8 @@ def matrix_rank(
     hermitian: bool = False,
 ) -> Any:
     """How many singular values are above a limit."""
-    del hermitian
-    x = _matrices("matrix_rank", A)
+    x = _matrices("matrix_rank", A, square=hermitian)
+    x = _symmetric(x) if hermitian else x
     values = svdvals(x)
     return f.sum(f.greater(values, _limit(x, values, atol, rtol)), -1)
 
@@ -399,8 +486,8 @@ def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
 _OF_LINALG: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        *(cholesky, cond, eigh, eigvalsh, matrix_power, matrix_rank, pinv, qr, slogdet),
-        *(solve, solve_triangular, svd, svdvals),
+        *(cholesky, cond, eigh, eigvalsh, lstsq, lu, matrix_power, matrix_rank, pinv),
+        *(qr, slogdet, solve, solve_triangular, svd, svdvals, tensorinv, tensorsolve),
     )
 } | {"det": det, "inv": inv, "matrix_exp": matrix_exp}
 """By the names that `torch.linalg` has."""

@@ -405,6 +405,12 @@ def _sums(name: str, size: Any, axis: int, index: Tensor, source: Tensor) -> Ten
     return Tensor.made(recorder, found, ())
 
 
+def scattered(source: Any, index: Any, size: int) -> Tensor:
+    """Zeros with elements at indices along the last axis, of so many places."""
+    index = f.expand(index, *source.shape)
+    return _sums("scatter_last", size, source.ndim - 1, index, source)
+
+
 def _three_axes(x: Tensor, axis: int) -> Handle:
     """All axes before one, that one, and all behind; every element is there."""
     whole = x.recorder.spread(x.handle)

@@ -6,7 +6,6 @@ Each is a formula of other functions, so that the search sees what it consists o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import combinations as all_combinations
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple, NoReturn
@@ -131,8 +130,8 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
 
 def prelu(x: Any, weight: Any) -> Any:
     """The tensor, times a weight where it is negative: of all, or of each of axis 1."""
-    if weight.ndim and x.ndim > 1:
-        weight = f.reshape(weight, (-1,) + (1,) * (x.ndim - 2))
+    if weight.ndim and x.ndim != 1:
+        weight = f.reshape(weight, (-1,) + (1,) * (x.ndim - 2) if x.ndim else ())
     return f.where(f.greater(x, 0), x, x * weight)
 
 
@@ -822,6 +821,7 @@ FUNCTIONS = {
     "clamp_max": clamp_max,
     "clamp_min": clamp_min,
     **dict.fromkeys(_DROPOUTS.split(), dropout),
+    "feature_dropout": dropout,
     "expand_as": expand_as,
     "lerp": lerp,
     "linalg_matrix_norm": matrix_norm,
@@ -1116,13 +1116,38 @@ def _pairs(x: Any, count: int, *, replacement: bool) -> list[list[int]]:
     return [list(places) for places in zip(*found, strict=True)]
 
 
-def cov(input: Any, *, correction: int = 1) -> Any:
-    """The covariances of variables that are rows, or of one."""
+def cov(
+    input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None
+) -> Any:
+    """The covariances of variables that are rows, or of one.
+
+    Args:
+        input: The rows.
+        correction: How many observations fewer count.
+        fweights: How often each observation is there.
+        aweights: How much each of them weighs.
+    """
     x = as_tensor("cov", input)
-    apart = x - f.mean(x, -1, keepdims=True)
-    rows = apart if x.ndim > 1 else f.expand_dims(apart, 0)
-    found = f.matmul(rows, f.swapaxes(rows, 0, 1)) / (x.shape[-1] - correction)
-    return found if x.ndim > 1 else f.reshape(found, ())
+    if x.ndim > 2:
+        raise ShapeError(
+            f"cov of {shape_text(x.handle)}; expected rows of a matrix, or one",
+            user_location(),
+        )
+    x = x if x.ndim > 1 else f.reshape(x, 1, -1)
+    weights = [w for w in (fweights, aweights) if w is not None]
+    count: Any = max(int(x.shape[-1]) - correction, 0)
+    if not weights:
+        apart = x - f.mean(x, -1, keepdims=True)
+        found = f.matmul(apart, f.swapaxes(apart, 0, 1)) / count
+        return found if found.shape[0] > 1 else f.reshape(found, ())
+    share = f.mul(*weights) if len(weights) > 1 else weights[0]
+    share = share if f.is_float(share) else f.to(share, x)
+    total = f.sum(share)
+    apart = x - f.sum(x * share, -1, keepdims=True) / total
+    again = 1.0 if aweights is None else f.sum(share * aweights) / total
+    count = f.maximum(total - correction * again, 0)
+    found = f.matmul(apart * share, f.swapaxes(apart, 0, 1)) / count
+    return found if found.shape[0] > 1 else f.reshape(found, ())
 
 
 def corrcoef(input: Any) -> Any:
@@ -1142,6 +1167,12 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
     return f.stack([f.pow(x, power) for power in powers], -1)
 
 
+def _rows_of_powers(x: Any, *, N: int | None = None) -> Any:  # noqa: N803
+    """The same with the lowest powers first, of a vector or of rows of them."""
+    x = as_tensor("vander", x)
+    return vander(x if x.ndim else f.expand_dims(x, 0), N, increasing=True)
+
+
 MEASURES: Mapping[str, Callable[..., Any]] = {
     "bucketize": bucketize,
     "cdist": cdist,
@@ -1154,7 +1185,7 @@ MEASURES: Mapping[str, Callable[..., Any]] = {
     "histc": histc,
     "isclose": isclose,
     "isin": isin,
-    "linalg_vander": partial(vander, increasing=True),
+    "linalg_vander": _rows_of_powers,
     "pdist": pdist,
     "renorm": renorm,
     "searchsorted": searchsorted,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from mirage_dsl.core.errors import (
@@ -44,6 +45,7 @@ from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.program import Handle, TracedInput, build_graph
 from mirage_dsl.frontend.rearranging import Selection
 from mirage_dsl.frontend.recorder import RECORDING, Recorder, TraceAgainError
+from mirage_dsl.frontend.tapers import TAPERS
 from mirage_dsl.frontend.tensor import Extreme, Tensor, UnknownAttributeError
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
@@ -217,7 +219,8 @@ def _mode() -> type[Any]:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    found = {getattr(torch, name): make for name, make in CONSTRUCTORS.items()}
+    makers = {**CONSTRUCTORS, **TAPERS}
+    found = {attrgetter(name)(torch): make for name, make in makers.items()}
 
     class TracedConstructors(TorchFunctionMode):
         """Constructors make values of the program; all else is as it is."""

@@ -1011,7 +1011,7 @@ class NumpyDomain:
         """
         if self.stand_ins:
             whole = [o.reshape(1, -1) for o in operands]
-            return stand_in(op, whole, numbers, shape)[0]
+            return stand_in(op, whole, numbers, shape, operands[0].shape)[0]
         found = np.asarray(op.numpy(*operands, **numbers))
         if found.dtype.kind == "f":
             found = found.astype(self.compute)
@@ -1110,6 +1110,7 @@ def stand_in(
     operands: Sequence[Array],
     numbers: Numbers,
     shape: tuple[int, ...],
+    first: tuple[int, ...],
 ) -> Array:
     """A function of a library operator's operands that is as good as any other one.
 
@@ -1121,6 +1122,7 @@ def stand_in(
         operands: One row of elements for each run.
         numbers: Its attributes that are integers.
         shape: Of the result in each run.
+        first: The shape of the first operand, along whose second axis are indices.
     """
     text = f"{op.function} {sorted(numbers.items())}"
     lengths = tuple(operand.shape[1] for operand in operands)
@@ -1135,8 +1137,7 @@ def stand_in(
         mean = np.asarray(total / dtype.type(_TERMS)).reshape(runs, *shape)
         if op.gives is None:
             return mean
-        # Indices along the second axis, of which the result has no more elements.
-        places = np.floor(np.abs(np.nan_to_num(mean)) * _SPREAD) % shape[1]
+        places = np.floor(np.abs(np.nan_to_num(mean)) * _SPREAD) % first[1]
         return places.astype(op.gives.long_name)
 
 

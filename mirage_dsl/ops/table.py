@@ -712,6 +712,41 @@ def _no_window(what: str, shapes: Sequence[Shape], numbers: Numbers) -> str:
     return f"{what} of {operands} has no window inside with {said}"
 
 
+def _of_unknowns(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
+    """The shape of solutions, a column for each right side.
+
+    Raises:
+        CheckError: Matrices and right sides have not as many rows.
+    """
+    del text, numbers
+    matrices, sides = shapes
+    if matrices[:2] != sides[:2]:
+        raise CheckError(f"matrices {matrices} with right sides {sides}")
+    return (matrices[0], matrices[2], sides[2])
+
+
+def _of_sequences(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
+    """A number for each sequence, which are the second axis of the first operand.
+
+    Raises:
+        CheckError: The operands are not of as many sequences.
+    """
+    del text, numbers
+    x, targets, *lengths = shapes
+    batch = x[1]
+    if len(x) != 3 or any(n != (batch,) for n in lengths):
+        raise CheckError(f"lengths {lengths} of {batch} sequences")
+    if len(targets) > 1 and targets[0] != batch:
+        raise CheckError(f"targets {targets} of {batch} sequences")
+    return (batch,)
+
+
+def _each_alignment(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
+    """An operation for each step, and each label with a blank beside it."""
+    del numbers, result
+    return math.prod(shapes[0]) + 2 * shapes[0][0] * math.prod(shapes[1])
+
+
 def _each_column(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
     """An operation for each element of a matrix and each of its columns."""
     del numbers, result
@@ -729,10 +764,21 @@ _SPECIAL = 40.0
 """Operations on an element that goes through a series or a quotient of polynomials."""
 
 SPECIAL = (
-    *("bessel_j0", "bessel_j1", "digamma", "erfc", "erfcx", "erfinv", "gammaln"),
-    *("i0", "i0e", "i1", "i1e", "log_ndtr", "ndtr", "ndtri"),
+    *("airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "digamma"),
+    *("erfc", "erfcx", "erfinv", "gammaln", "i0", "i0e", "i1", "i1e", "log_ndtr"),
+    *(f"modified_bessel_{kind}" for kind in ("i0", "i1", "k0", "k1")),
+    *("ndtr", "ndtri", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1"),
+    "spherical_bessel_j0",
 )
 """Rows by the names of `torch.special`."""
+
+SPECIAL_OF_TWO = (
+    *(f"chebyshev_polynomial_{kind}" for kind in "tuvw"),
+    *(f"shifted_chebyshev_polynomial_{kind}" for kind in "tuvw"),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l"),
+    *("legendre_polynomial_p", "gammainc", "gammaincc", "zeta"),
+)
+"""The same of two tensors."""
 
 _F = "torch.nn.functional."
 _SCALED = {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}
@@ -789,6 +835,26 @@ for _rank in (1, 2, 3):
         shape=_pooled,
         pools=SUM,
     )
+    for _suffix, _part in (("found", "[0]"), ("places", "[1]")):
+        library(
+            f"max_pool{_rank}d_{_suffix}",
+            f"{_F}max_pool{_rank}d({{0}}.unflatten(1, {{plane}}), {{kernel}}, "
+            "{stride}, {padding}, {dilation}, bool({ceil[0]}), True)",
+            *("plane", "kernel", "stride", "padding", "dilation", "ceil"),
+            work=_each_window,
+            flops=_POOLED,
+            gives=i64 if _suffix == "places" else None,
+            part=f"{_part}.flatten(1)",
+        )
+        library(
+            f"adaptive_max_pool{_rank}d_{_suffix}",
+            f"{_F}adaptive_max_pool{_rank}d({{0}}.unflatten(1, {{plane}}), {{size}}, "
+            "True)",
+            *("plane", "size"),
+            work=_each_element,
+            gives=i64 if _suffix == "places" else None,
+            part=f"{_part}.flatten(1)",
+        )
     for _pool in ("avg", "max"):
         library(
             f"adaptive_{_pool}_pool{_rank}d",
@@ -870,6 +936,22 @@ library(
 
 for _name in SPECIAL:
     library(_name, f"torch.special.{_name}({{0}})", work=_each_element, flops=_SPECIAL)
+for _name in SPECIAL_OF_TWO:
+    library(
+        _name,
+        f"torch.special.{_name}({{0}}, {{1}})",
+        arity=2,
+        work=_each_element,
+        flops=_SPECIAL,
+    )
+library(
+    "gcd",
+    "torch.gcd({0}, {1})",
+    arity=2,
+    work=_each_element,
+    flops=_SPECIAL,
+    formats=Formats.INTEGERS,
+)
 library(
     "polygamma",
     "torch.special.polygamma({n[0]}, {0})",
@@ -912,6 +994,12 @@ for _call, _results, _numbers, _flops in (
     ),
     ("eigvalsh({0}, 'LU'[{upper[0]}])", {"eigvalsh": ""}, ("upper",), 4.0),
     ("matrix_exp({0})", {"matrix_exp": ""}, (), 16.0),
+    (
+        "lu({0}, pivot=bool({pivot[0]}))",
+        {"lu_p": ".P", "lu_l": ".L", "lu_u": ".U"},
+        ("pivot",),
+        0.7,
+    ),
 ):
     for _name, _part in _results.items():
         library(
@@ -940,6 +1028,16 @@ for _name, _call, _numbers in (
         flops=2.0,
     )
 
+library(
+    "lstsq",
+    "torch.linalg.lstsq({0}, {1})",
+    arity=2,
+    work=_each_column,
+    flops=4.0,
+    part=".solution",
+    shape=_of_unknowns,
+)
+
 # Fourier transforms of so many elements along the second of three axes, of real tensors
 # and of pairs of them; results are pairs of parts, each a row, or real.
 
@@ -966,7 +1064,11 @@ for _name, _arity in (("fft", 2), ("ifft", 2), ("rfft", 1), ("irfft", 2)):
 # Elements summed at indices along the second of three axes: elements and indices.  What
 # is joined otherwise is 0 where no index is.
 
-for _name, _call in (("index_sum", "index_add"), ("scatter_sum", "scatter_add")):
+for _name, _call in (
+    ("index_sum", "index_add"),
+    ("scatter_sum", "scatter_add"),
+    ("scatter_last", "scatter"),
+):
     library(
         _name,
         "torch.zeros(({0}.shape[0], {size[0]}, {0}.shape[2]), dtype={0}.dtype, "
@@ -991,6 +1093,21 @@ for _kind, _spread in (("index", "[None, :, None].expand_as({0})"), ("scatter", 
             formats=Formats.ANY,
             indexed=True,
         )
+
+# Steps of sequences, the labels that they are to give, and how many count of either:
+# integers in the format of the first.
+
+library(
+    "ctc_loss",
+    f"{_F}ctc_loss(({{operands}},)[:1][0], "
+    "*[n.long() for n in ({operands},)[1:]], {blank[0]}, 'none', bool({infinite[0]}))",
+    *("blank", "infinite"),
+    arity=-1,
+    work=_each_alignment,
+    flops=8.0,
+    carried=0,
+    shape=_of_sequences,
+)
 
 # Recurrent layers: the input, the states, then the weights of each layer.  On a GPU the
 # states and the weights have to be contiguous.

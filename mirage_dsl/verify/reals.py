@@ -110,7 +110,7 @@ class RunsDomain(NumpyDomain):
     ) -> Array:
         """What stands in for it, in each run."""
         whole = [o.reshape(len(o), math.prod(o.shape[1:])) for o in operands]
-        return stand_in(op, whole, numbers, shape)
+        return stand_in(op, whole, numbers, shape, operands[0].shape[1:])
 
     def running_max(self, value: Array, axis: int) -> Array:
         """Along an axis of a run."""

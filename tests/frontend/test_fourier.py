@@ -36,6 +36,8 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         for transform, x in (
             *((T.fft, X), (T.ifft, Z), (T.rfft, X), (T.irfft, Z)),
             *((T.fft2, Z), (T.rfft2, X), (T.irfft2, Z), (T.ifftn, X)),
+            *((T.hfft, Z), (T.ihfft, X), (T.hfft2, Z), (T.ihfft2, X)),
+            *((T.hfftn, Z), (T.ihfftn, X)),
         )
     },
     "sizes": (
@@ -47,6 +49,10 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
             T.rfftn(x, (4, 4), (2, 0)),
             T.irfftn(z, (5, -1), dim=(0, 1)),
             T.fftn(x, s=(9,)),
+            T.hfft(z, 7, 1),
+            T.hfft(x, n=4),
+            T.ihfft(x, n=4, dim=0),
+            T.fftn(x, dim=1),
         ),
         (X, Z),
     ),
@@ -86,7 +92,32 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
 }
 
 
+def _framed(x: Any, window: Any, size: int = 8, hop: int = 2, **options: Any) -> Any:
+    """The spectrum of a signal, and the signal of that."""
+    told = {"return_complex": True, "onesided": options.get("onesided")}
+    centered = {n: options[n] for n in ("center", "normalized") if n in options}
+    spectrum = torch.stft(x, size, hop, window=window, **told, **centered)
+    return torch.istft(spectrum * 2, size, hop, window=window, **options)
+
+
+CASES["istft"] = (
+    lambda x, w: (
+        _framed(x, w),
+        _framed(x[0], w, normalized=True, length=33),
+        _framed(x, w, onesided=False),
+        _framed(x, w.square() + 1, center=False),
+        _framed(x, w, length=47),
+    ),
+    (SIGNAL, WINDOW),
+)
+CASES["istft of a shorter window"] = (
+    lambda z, w: torch.istft(z, 10, win_length=8, window=w.abs() + 1),
+    (torch.complex(normal(6, 5), normal(6, 5)), WINDOW),
+)
+
+
 @pytest.mark.filterwarnings("ignore:A window was not provided")
+@pytest.mark.filterwarnings("ignore:The length of signal is shorter")
 @pytest.mark.parametrize("name", CASES)
 def test_as_pytorch(name: str) -> None:
     function, given = CASES[name]
@@ -119,7 +150,16 @@ REFUSED: dict[str, tuple[Function, torch.Tensor, str]] = {
     "no elements": (lambda x: T.fft(x, 0), X, "fft of 0 elements"),
     "a real transform of complex numbers": (T.rfft, Z, "it is of real ones"),
     "pairs": (lambda x: torch.stft(x[0], 4, return_complex=False), X, "view_as_real"),
-    "another": (T.hfft, X, "fft_hfft cannot be traced"),
+    "columns of others": (
+        lambda z: torch.istft(z, 16, window=torch.ones(16)),
+        Z,
+        "istft of .3, 6, 5. with n_fft=16.*columns of 9",
+    ),
+    "a complex signal": (
+        lambda z: torch.istft(z, 6, 2, onesided=False, return_complex=True),
+        Z,
+        "istft with return_complex=True",
+    ),
 }
 
 

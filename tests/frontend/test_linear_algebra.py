@@ -89,6 +89,31 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         ),
         (A, B),
     ),
+    "of a lower triangle": (
+        lambda a: (
+            L.pinv(a, hermitian=True),
+            L.matrix_rank(a, hermitian=True, atol=1.0),
+            L.matrix_rank(a, atol=a[:, 0, 0].abs()),
+        ),
+        (A,),
+    ),
+    "lstsq": (
+        lambda t, b: (
+            L.lstsq(t, b).solution,
+            L.lstsq(t[0], b[0], driver="gels")[0],
+            L.lstsq(t, b[..., 0]).solution,
+        ),
+        (TALL, normal(2, 5, 2)),
+    ),
+    "lu": (lambda t, a: (*L.lu(t), *L.lu(a.mT)), (TALL, A)),
+    "of several axes": (
+        lambda a, b: (
+            L.tensorinv(a, ind=1),
+            L.tensorsolve(a, b),
+            L.tensorsolve(a.permute(1, 0, 2), b, dims=(0,)),
+        ),
+        (normal(6, 2, 3), normal(6)),
+    ),
     "qr": (lambda t: (*L.qr(t), *torch.linalg.qr(t, mode="complete")), (TALL,)),
     "svd": (
         lambda t: (*L.svd(t), *torch.linalg.svd(t.mT, full_matrices=False)),
@@ -173,6 +198,17 @@ REFUSED: dict[str, tuple[Function, torch.Tensor, str]] = {
     "f16": (L.det, A.half(), r"det of f16.*float32 and float64.*\.float\(\)"),
     "two dtypes": (lambda a: L.solve(a, a.float()), A, "f64 and f32.*one dtype"),
     "batches": (lambda a: L.solve(a, a[:1].expand(3, 3, 3)), A, "do not broadcast"),
+    "ranks of lstsq": (
+        lambda a: L.lstsq(a, a).rank + 1,
+        A,
+        "rank of lstsq, of which the shape depends.*matrix_rank",
+    ),
+    "residuals of lstsq": (
+        lambda a: torch.mul(L.lstsq(a, a)[1], 2),
+        A,
+        "residuals of lstsq, of which the shape depends",
+    ),
+    "a limit of lstsq": (lambda a: L.lstsq(a, a, rcond=0.1)[0], A, "lstsq with rcond"),
     "a mode": (lambda a: L.qr(a, mode="r"), A, "'reduced' or 'complete'"),
 }
 

@@ -109,6 +109,14 @@ def test_labels_without_rows(reduction: str) -> None:
     torch.testing.assert_close(mirage.kernel(losses)(*given), losses(*given))
 
 
+def test_rankings_of_integers_without_a_sign() -> None:
+    def ranked(x: Any, y: Any, target: Any) -> Any:
+        return F.margin_ranking_loss(x, y, target, margin=1.0, reduction="sum")
+
+    x, y, sign = (torch.tensor(n, dtype=torch.uint8) for n in ([5, 2], [1, 9], [6, 1]))
+    assert torch.equal(mirage.kernel(ranked)(x, y, sign), ranked(x, y, sign))
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_margins_of_labels(reduction: str) -> None:
     label = torch.tensor([0, 5, 2, 2, 1])

@@ -33,10 +33,15 @@ def library(program: Any) -> list[str]:
     return [n.op.name for n in program.applies if n.op.kind is Kind.LIBRARY]
 
 
+OF_INTEGERS = {"ctc_loss", "gcd"}
+
+
 def test_there_is_a_program_for_each_row() -> None:
-    # Sums at indices have arguments of their own: `end_to_end/test_sums_at_indices`.
+    # What takes integers has arguments of its own: `end_to_end/test_sums_at_indices`
+    # for sums at indices, `end_to_end/test_labels` for the others.
     library = {o for o in OPERATORS.values() if o.kind is Kind.LIBRARY}
-    assert set(ROWS) == {o.function for o in library if not o.indexed}
+    rows = {o.function for o in library if not o.indexed}
+    assert set(ROWS) == rows - OF_INTEGERS
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -87,6 +92,70 @@ def test_attributes_count() -> None:
         for function in HASHED.values()
     ]
     assert len(set(hashes)) == len(hashes)
+
+
+# -- Places of the largest elements ----------------------------------------------------
+
+
+def _there_and_back(rank: int, *args: Any, **options: Any) -> Callable[..., Any]:
+    def function(x: torch.Tensor) -> Any:
+        pool = getattr(F, f"max_pool{rank}d")
+        found, places = pool(x, *args, return_indices=True, **options)
+        wide = getattr(F, f"max_unpool{rank}d")(
+            found * 2, places, *args, output_size=x.shape[-rank:]
+        )
+        return found, places, wide
+
+    return function
+
+
+PLACES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "a line": (_there_and_back(1, 3, 2, 1), (2, 3, 9)),
+    "a plane": (_there_and_back(2, 2), (2, 3, 6, 7)),
+    "one plane": (_there_and_back(2, (2, 3), (2, 2), (1, 0)), (3, 6, 7)),
+    "space": (_there_and_back(3, 2, 1), (2, 2, 3, 4, 5)),
+    "apart": (
+        lambda x: F.max_pool2d(
+            x, 2, 1, dilation=(2, 1), ceil_mode=True, return_indices=True
+        ),
+        (2, 3, 6, 7),
+    ),
+    "to a size": (
+        lambda x: (
+            *F.adaptive_max_pool2d(x, (None, 4), return_indices=True),
+            *F.adaptive_max_pool1d(x[0], 9, return_indices=True),
+        ),
+        (2, 3, 6, 7),
+    ),
+    "modules": (
+        lambda x: torch.nn.MaxUnpool2d(2)(
+            *torch.nn.MaxPool2d(2, return_indices=True)(x)
+        ),
+        (2, 3, 6, 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_of_the_largest_elements(name: str) -> None:
+    function, shape = PLACES[name]
+    (x,) = Program(function, (shape,)).inputs()
+    found, expected = mirage.kernel(lambda t: function(t))(x), function(x)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+N = "n"
+
+
+def test_a_batch_of_any_length_has_places() -> None:
+    def function(x: mirage.f32[N, 3, 6, 7]) -> Any:
+        return F.max_pool2d(x, 2, return_indices=True)[1]
+
+    kernel = mirage.kernel(dynamic=(N,))(function)
+    for count in (1, 4):
+        x = torch.randn(count, 3, 6, 7)
+        assert torch.equal(kernel(x), function(x))
 
 
 # -- What is searched ------------------------------------------------------------------
@@ -218,10 +287,25 @@ REFUSED: dict[str, tuple[type[MirageError], str, Callable[..., Any]]] = {
         "1 or 2 integers",
         lambda x, w: F.conv2d(x, w, None, (1, 1, 1)),
     ),
-    "indices": (
+    "random windows": (
         UnsupportedError,
-        "return_indices",
-        lambda x, w: F.max_pool2d(x, 2, return_indices=True)[0] + w.sum(),
+        "fractional_max_pool2d, whose windows are drawn at random",
+        lambda x, w: F.fractional_max_pool2d(x, 2, 3) + w.sum(),
+    ),
+    "random windows with indices": (
+        UnsupportedError,
+        "fractional_max_pool2d, whose windows are drawn at random",
+        lambda x, w: F.fractional_max_pool2d(x, 2, 3, return_indices=True)[0] * w.sum(),
+    ),
+    "planes of other windows": (
+        ShapeError,
+        "max_unpool2d with output_size=.9, 8.",
+        lambda x, w: F.max_unpool2d(x, x.long(), 2, output_size=(9, 8)) + w.sum(),
+    ),
+    "places of others": (
+        ShapeError,
+        "max_unpool2d of .*; expected a place for each",
+        lambda x, w: F.max_unpool2d(x, x[:1].long(), 2) + w.sum(),
     ),
     "truth values": (
         DTypeError,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import mirage_dsl as mirage
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.ops.table import SPECIAL
+from mirage_dsl.ops.table import SPECIAL, SPECIAL_OF_TWO
 
 F = torch.nn.functional
 Function = Callable[..., Any]
@@ -103,6 +103,10 @@ _LINALG: Mapping[str, Program] = {
     "eigh": _factor("eigh", 0),
     "eigh_vectors": _factor("eigh", 1, definite=True, signed=False),
     "eigvalsh": _factor("eigvalsh"),
+    **{f"lu_{name}": _factor("lu", at) for at, name in enumerate("plu")},
+    "lstsq": _program(
+        lambda a, b: torch.linalg.lstsq(a, b).solution, (2, 6, 4), (2, 6, 3)
+    ),
     "solve": _program(lambda a, b: torch.linalg.solve(a, b), (2, 4, 4), (2, 4, 3)),
     "solve_triangular": _program(
         lambda a, b: torch.linalg.solve_triangular(a, b, upper=True),
@@ -149,7 +153,33 @@ def _special(name: str) -> Program:
     return _program(lambda x: function(x), _LINE)
 
 
+def _special_of_two(name: str) -> Program:
+    function = getattr(torch.special, name)
+    return _program(lambda x, y: function(x, y), _LINE, _LINE)
+
+
+_POOLS: Mapping[str, tuple[Function, tuple[int, ...]]] = {
+    "max_pool1d": (lambda x: F.max_pool1d(x, 3, 2, 1, return_indices=True), _LINE),
+    "max_pool2d": (
+        lambda x: F.max_pool2d(x, 2, (2, 1), 1, (2, 1), True, True),
+        _PLANE,
+    ),
+    "max_pool3d": (lambda x: F.max_pool3d(x, 3, 1, return_indices=True), _SPACE),
+    "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 4, True), _LINE),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (2, 3), True), _PLANE),
+    "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, 3, True), _SPACE),
+}
+"""Largest elements of windows, and their places."""
+
+
+def _pooled(name: str, part: int) -> Program:
+    function, shape = _POOLS[name]
+    return _program(lambda x: function(x)[part], shape)
+
+
 ROWS: Mapping[str, Program] = {
+    **{f"{name}_found": _pooled(name, 0) for name in _POOLS},
+    **{f"{name}_places": _pooled(name, 1) for name in _POOLS},
     "conv1d": _program(lambda x, w: F.conv1d(x, w, None, 2, 1, 2), _LINE, (6, 4, 3)),
     "conv2d": _program(
         lambda x, w: F.conv2d(x, w, None, (2, 1), (1, 0), (1, 2), 2),
@@ -229,6 +259,7 @@ ROWS: Mapping[str, Program] = {
     "argcummin": _program(lambda x: x.cummin(2)[1], _LINE),
     "logcumsumexp": _program(lambda x: x.logcumsumexp(1), _LINE),
     **{name: _special(name) for name in SPECIAL},
+    **{name: _special_of_two(name) for name in SPECIAL_OF_TWO},
     "polygamma": _program(lambda x: torch.polygamma(2, x), _LINE),
     "fold": _program(
         lambda x: F.fold(x, (4, 5), (2, 3), 1, (1, 0), (2, 1)), (2, 12, 9)
