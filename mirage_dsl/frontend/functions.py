@@ -1488,6 +1488,12 @@ def narrow(x: Any, axis: Any, start: int, length: int) -> Any:
     """`length` elements of an axis from `start`, which counts from its end below 0."""
     x = as_tensor("narrow", x)
     at = normal_axis(axis, x.ndim, "narrow")
+    if isinstance(start, Tensor):
+        raise UnsupportedError(
+            "narrow from a position that is data; use index_select, of the position "
+            "plus arange(length)",
+            user_location(),
+        )
     extent = x.handle.shape[at]
     if extent is not None:
         first = start + extent if start < 0 else start

@@ -375,6 +375,36 @@ def _detached(x: Any) -> Any:
     return x.detach()
 
 
+def _copying(name: str) -> Function:
+    """A function whose results are copies of what another one gives as views."""
+
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        found = _TORCH[name](*args, **kwargs)
+        if isinstance(found, Tensor):
+            return found.clone()
+        return tuple(part.clone() for part in found)
+
+    return copied
+
+
+_COPIED = (
+    "alias detach diagonal expand narrow permute select split split_with_sizes squeeze "
+    "t transpose unbind unfold unsqueeze view"
+)
+"""Views of which PyTorch has functions that copy."""
+
+
+def _sorted(x: Any) -> Any:
+    return _TORCH["sort"](x, 0)[0]
+
+
+def _taken(x: Any, indices: Any, dim: Any = None) -> Any:
+    """PyTorch's `take_along_dim`, of all elements where there is no axis."""
+    if dim is None:
+        return f.take_along_dim(f.reshape(x, -1), f.reshape(indices, -1), 0)
+    return f.take_along_dim(x, indices, dim)
+
+
 def _converting(long_name: str) -> Function:
     """PyTorch's method that gives a tensor in another format."""
 
@@ -447,7 +477,7 @@ _TORCH: dict[str, Function] = {
     "bitwise_right_shift": f.shift_right,
     "index_select": _torch_index_select,
     "gather": _torch_gather,
-    "take_along_dim": f.take_along_dim,
+    "take_along_dim": _taken,
     "lt": f.less,
     "le": f.less_equal,
     "gt": f.greater,
@@ -457,6 +487,10 @@ _TORCH: dict[str, Function] = {
     "real": _itself,
     "rsub": _subtracted_from,
     **{name: _wholly(name) for name in ("allclose", "equal")},
+    **{f"{name}_copy": _copying(name) for name in _COPIED.split()},
+    "alias": _itself,
+    "msort": _sorted,
+    "view": f.reshape,
 }
 
 

@@ -125,14 +125,13 @@ def _padding(
         return (0,) * rank
     if padding != "same":
         return _several(padding, rank, f"padding of {what}")
-    both = [d * (n - 1) for d, n in zip(dilation, window, strict=True)]
-    if any(n % 2 for n in both):
-        raise UnsupportedError(
-            f"{what} with padding='same' pads one side more than the other here; pad "
-            "the tensor before it",
-            user_location(),
-        )
+    both = _both_sides(window, dilation)
     return tuple(n // 2 for n in both)
+
+
+def _both_sides(window: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """How many zeros a window needs for a result of as many points."""
+    return [d * (n - 1) for d, n in zip(dilation, window, strict=True)]
 
 
 def _weight(weight: Any, rank: int, what: str) -> tuple[Tensor, tuple[int, ...]]:
@@ -168,6 +167,10 @@ def _conv(
     what = f"conv{rank}d"
     weight, window = _weight(weight, rank, what)
     dilation = _several(dilation, rank, f"dilation of {what}")
+    odd = [n % 2 for n in _both_sides(window, dilation)]
+    if padding == "same" and any(odd):
+        # The side behind has one more.
+        x = pad(x, [n for more in reversed(odd) for n in (0, more)])
     numbers = {
         "stride": _several(stride, rank, f"stride of {what}"),
         "padding": _padding(padding, window, dilation, what),
@@ -318,14 +321,34 @@ def _avg_pool(
     if divisor_override is None:
         numbers["padded"] = (int(count_include_pad),)
         return _pool("avg_pool", rank, x, numbers)
-    if any(numbers["padding"]) or ceil_mode:
-        raise UnsupportedError(
-            f"{what} with divisor_override and padding or ceil_mode; leave one out",
-            user_location(),
-        )
-    numbers["padded"] = (1,)
+    if not divisor_override:
+        raise ShapeError(f"{what} with divisor_override=0", user_location())
     factor = math.prod(numbers["kernel"]) / divisor_override
-    return _pool("avg_pool", rank, x, numbers) * factor
+    x = _with_zeros(what, rank, x, numbers)
+    plain = {**numbers, "padding": (0,) * rank, "ceil": (0,), "padded": (1,)}
+    return _pool("avg_pool", rank, x, plain) * factor
+
+
+def _with_zeros(
+    what: str, rank: int, x: Any, numbers: Mapping[str, tuple[int, ...]]
+) -> Any:
+    """The tensor with the zeros around it that windows reach, in each of them."""
+    x = as_tensor(what, x)
+    columns = zip(
+        (integer(n, f"an extent of {what}") for n in x.shape[-rank:]),
+        *(numbers[name] for name in ("kernel", "stride", "padding")),
+        strict=True,
+    )
+    around: list[int] = []
+    for extent, window, step, side in columns:
+        rest = extent + 2 * side - window
+        count = (-(-rest // step) if numbers["ceil"][0] else rest // step) + 1
+        if numbers["ceil"][0] and (count - 1) * step >= extent + side:
+            # A window begins in the tensor, or before it.
+            count -= 1
+        behind = (count - 1) * step + window - extent - side
+        around = [side, max(behind, side), *around]
+    return pad(x, around) if any(around) else x
 
 
 def _windows(
@@ -529,6 +552,19 @@ def grid_sample(
     return _called(f"grid_sample_{mode}", (x, points), numbers, kept)
 
 
+def _sampler(
+    input: Any,
+    grid: Any,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> Any:
+    """The same, with the numbers that PyTorch gives to modes."""
+    modes = ("bilinear", "nearest", "bicubic")[interpolation_mode]
+    paddings = ("zeros", "border", "reflection")[padding_mode]
+    return grid_sample(input, grid, modes, paddings, align_corners)
+
+
 def affine_grid(theta: Any, size: Any, align_corners: bool | None = None) -> Any:
     """PyTorch's points of planes or of space that affine maps move."""
     maps = as_tensor("affine_grid", theta)
@@ -652,44 +688,40 @@ def interpolate(
     """PyTorch's interpolation to a size, or by a factor."""
     x = as_tensor("interpolate", x)
     rank = x.ndim - 2
-    name = f"upsample_{_MODES.get(mode, mode)}{rank}d"
-    if (mode != "area" and name not in OPERATORS) or antialias:
+    plain, kind = f"upsample_{_MODES.get(mode, mode)}{rank}d", "_of_means" * antialias
+    name = plain + kind
+    if (mode != "area" or antialias) and name not in OPERATORS:
         raise UnsupportedError(
             f"interpolate with mode={mode!r}, antialias={antialias} of a tensor of "
-            f"rank {x.ndim}; expected a mode of PyTorch's for that rank, and no "
-            "antialias",
+            f"rank {x.ndim}; expected a mode of PyTorch's for that rank, and antialias "
+            "with 'bilinear' or 'bicubic'",
             user_location(),
         )
-    recomputed = bool(recompute_scale_factor)
-    wanted = _size(x, size, scale_factor, recomputed=recomputed)
+    wanted, factors = _size(x, size, scale_factor)
     if mode == "area":
         return _adaptive_pool("avg", rank, x, wanted)
     numbers = {"size": wanted}
+    if factors and not recompute_scale_factor:
+        name = f"{plain}_by{kind}"
+        over, under = zip(*(n.as_integer_ratio() for n in factors), strict=True)
+        numbers = {"over": over, "under": under}
     if "corners" in OPERATORS[name].attributes:
         numbers["corners"] = (int(bool(align_corners)),)
     return _pooled(name, x, numbers)
 
 
-def _size(x: Tensor, size: Any, scale: Any, *, recomputed: bool) -> tuple[int, ...]:
-    """The extents to interpolate to.
-
-    Raises:
-        UnsupportedError: A factor is not that of the extents, as PyTorch would compute
-            with it all the same.
-    """
+def _size(
+    x: Tensor, size: Any, scale: Any
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The extents to interpolate to, and factors if they give no whole ones."""
     rank = x.ndim - 2
     if size is not None:
-        return _several(size, rank, "size of interpolate")
+        return _several(size, rank, "size of interpolate"), ()
     factors = [float(s) for s in (scale if is_sequence(scale) else (scale,) * rank)]
     known = [integer(n, "an extent of interpolate") for n in x.shape[2:]]
     exact = [n * s for n, s in zip(known, factors, strict=True)]
-    if not recomputed and any(e != int(e) for e in exact):
-        raise UnsupportedError(
-            f"interpolate of {tuple(known)} by {tuple(factors)}, which gives no whole "
-            "extents; pass size=, or recompute_scale_factor=True",
-            user_location(),
-        )
-    return tuple(math.floor(e) for e in exact)
+    whole = all(e == int(e) for e in exact)
+    return tuple(map(math.floor, exact)), () if whole else tuple(factors)
 
 
 def _ranked(name: str, function: Function) -> dict[str, Function]:
@@ -708,6 +740,10 @@ def _returning(function: Function, rank: int, *args: Any, **options: Any) -> Any
     return function(rank, *args, **{**options, "return_indices": True})
 
 
+def _constant_pad(input: Any, pads: Any, value: Any = 0) -> Any:
+    return pad(input, pads, "constant", value)
+
+
 WINDOWS: dict[str, Function] = {
     **_ranked("conv", _conv),
     **_ranked("conv_transpose", _conv_transpose),
@@ -722,6 +758,9 @@ WINDOWS: dict[str, Function] = {
     **_ranked("fractional_max_pool", _fractional),
     **_ranked("max_unpool", _max_unpool),
     "affine_grid": affine_grid,
+    "affine_grid_generator": affine_grid,
+    "constant_pad_nd": _constant_pad,
+    **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), _sampler),
     "fold": fold,
     "grid_sample": grid_sample,
     "interpolate": interpolate,
@@ -889,11 +928,7 @@ class _Attention:
             UnsupportedError: There is such an argument; it is named.
         """
         odd = {
-            "bias_k": self.bias_k is not None,
-            "bias_v": self.bias_v is not None,
-            "static_k": self.static_k is not None,
-            "static_v": self.static_v is not None,
-            "add_zero_attn": self.add_zero_attn,
+            "one of bias_k and bias_v": (self.bias_k is None) != (self.bias_v is None),
             "dropout_p while training": self.training and self.dropout_p,
             "is_causal without attn_mask": self.is_causal and self.attn_mask is None,
         }
@@ -907,9 +942,19 @@ class _Attention:
 
     def projected(self) -> list[Any]:
         """Queries, keys and values as [batch, heads, length, channels of one]."""
-        heads = self.num_heads, -1
-        found = self._projections()
-        return [t.unflatten(2, heads).permute(1, 2, 0, 3) for t in found]
+        q, *others = self._projections()
+        biases, given = (self.bias_k, self.bias_v), (self.static_k, self.static_v)
+        pairs = zip(others, biases, strict=True)
+        heads = [self._of_heads(q), *(self._of_heads(_more(t, b)) for t, b in pairs)]
+        shape = heads[0].shape[:2]
+        for at, fixed in enumerate(given, 1):
+            heads[at] = heads[at] if fixed is None else fixed.unflatten(0, shape)
+        if self.add_zero_attn:
+            heads[1:] = [pad(t, (0, 0, 0, 1)) for t in heads[1:]]
+        return heads
+
+    def _of_heads(self, x: Any) -> Any:
+        return x.unflatten(2, (self.num_heads, -1)).permute(1, 2, 0, 3)
 
     def _projections(self) -> Iterable[Any]:
         """Queries, keys and values; of one tensor they are one product."""
@@ -936,8 +981,17 @@ class _Attention:
             found.append(mask if mask.ndim == 2 else mask.unflatten(0, heads))
         if keys is not None:
             found.append(keys.unsqueeze(-2).unsqueeze(-2))
-        # A mask is true where there is no key.
-        return [f.where(m, -math.inf, 0.0) if is_condition(m) else m for m in found]
+        # A mask is true where there is no key; keys that are joined have none.
+        found = [f.where(m, -math.inf, 0.0) if is_condition(m) else m for m in found]
+        more = int(self.bias_k is not None) + int(self.add_zero_attn)
+        return [pad(m, (0, more)) for m in found] if more else found
+
+
+def _more(x: Any, bias: Any) -> Any:
+    """Keys or values [length, batch, channels], and one more, the same in a batch."""
+    if bias is None:
+        return x
+    return f.concat([x, f.expand(f.to(bias, x), 1, *x.shape[1:])], 0)
 
 
 def multi_head_attention_forward(*args: Any, **options: Any) -> tuple[Any, Any]:

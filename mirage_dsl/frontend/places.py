@@ -405,6 +405,11 @@ def _sums(name: str, size: Any, axis: int, index: Tensor, source: Tensor) -> Ten
     return Tensor.made(recorder, found, ())
 
 
+def joined(source: Any, index: Any, size: int, how: str = "sum") -> Tensor:
+    """Rows joined at indices, a vector, of so many; 0 where there are none."""
+    return _sums(f"index_{how}", size, 0, index, source)
+
+
 def scattered(source: Any, index: Any, size: int) -> Tensor:
     """Zeros with elements at indices along the last axis, of so many places."""
     index = f.expand(index, *source.shape)

@@ -5,6 +5,7 @@ Each is a formula of other functions, so that the search sees what it consists o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations as all_combinations
 from itertools import combinations_with_replacement
@@ -20,10 +21,12 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import Scalar, boolean, f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.constructors import arange, positions
 from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, complement
 from mirage_dsl.frontend.layers import LOSSES, multi_head_attention_forward
 from mirage_dsl.frontend.linear_algebra import norm_of
+from mirage_dsl.frontend.places import joined
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import (
     SymbolicSize,
@@ -265,6 +268,10 @@ def norm(
     x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
     """A norm of all elements along axes, with the arguments of `torch.norm`."""
+    if p == "nuc":
+        x = x if dtype is None else f.to(x, dtype)
+        axes = (-2, -1) if dim is None else dim
+        return norm_of("torch.norm", x, p, axes, keepdim)
     order = 2 if p in ("fro", None) else p
     return vector_norm(x, order, dim, keepdim, dtype=dtype)
 
@@ -459,6 +466,11 @@ def new_tensor(x: Any, data: Any, **options: Any) -> Any:
     return filled(x, (), data, **_without_place(options))
 
 
+def fill(x: Any, value: Any) -> Any:
+    """The same, as PyTorch's copy of a tensor that is filled."""
+    return full_like(x, value)
+
+
 def full_like(x: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
     """A tensor of the same shape that holds one number."""
     return filled(x, x.shape, fill_value, dtype, **_without_place(options))
@@ -524,32 +536,74 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Any:
-    """The sum, the mean or the maximum of a matrix's rows at each row of indices.
+    """The sum, the mean or the maximum of a matrix's rows at the indices of each bag.
+
+    A bag is a row of indices, or goes from one offset to the next.
 
     Raises:
-        UnsupportedError: Bags are of several lengths, or these are not its arguments.
+        UnsupportedError: These are not its arguments.
+        ShapeError: Neither are its bags.
     """
-    del norm_type, scale_grad_by_freq, sparse, include_last_offset
-    if input.ndim != 2 or offsets is not None:
-        raise UnsupportedError(
-            "embedding_bag with offsets: how long a bag is is data; give indices of "
-            "two axes, a row for each bag",
-            user_location(),
-        )
-    _check_bags(mode, per_sample_weights is not None, padding_idx is not None)
+    del norm_type, scale_grad_by_freq, sparse
+    _check_bags(mode, per_sample_weights is not None)
+    padding = padding_idx
+    if padding is not None and padding < 0:
+        padding += weight.shape[0]
+    kept = None if padding is None else f.not_equal(input, padding)
     rows = embedding(input, weight, max_norm=max_norm)
     if per_sample_weights is not None:
         rows = rows * f.unsqueeze(per_sample_weights, -1)
-    if padding_idx is None:
-        return c.within_f32(_OF_BAGS[mode])(rows, 1)
-    padding = padding_idx + (weight.shape[0] if padding_idx < 0 else 0)
-    return _without_padding(rows, f.not_equal(input, padding), mode)
+    if input.ndim == 2 and offsets is None:
+        if kept is None:
+            return c.within_f32(_OF_BAGS[mode])(rows, 1)
+        return _without_padding(rows, kept, mode)
+    if input.ndim != 1 or getattr(offsets, "ndim", 0) != 1:
+        raise ShapeError(
+            f"embedding_bag of indices {tuple(input.shape)}; expected a row for each "
+            "bag, or a vector with offsets, a vector too",
+            user_location(),
+        )
+    count = integer(offsets.shape[0], "an extent") - bool(include_last_offset)
+    begun = f.less_equal(
+        f.expand_dims(offsets[:count], 1), f.to(positions(input, -1), offsets)
+    )
+    bag = f.sum(begun, 0, dtype="int64") - 1
+    return _of_offsets(rows, bag, count, kept, mode)
+
+
+@c.within_f32
+def _of_offsets(rows: Any, bag: Any, count: int, kept: Any, mode: str) -> Any:
+    """The sum, the mean or the maximum of the rows of each bag.
+
+    Args:
+        rows: The rows.
+        bag: The number of each row's bag.
+        count: Of bags.
+        kept: Which rows count, None if all do.
+        mode: PyTorch's name.
+    """
+    kept = f.greater_equal(bag, 0) if kept is None else kept
+    kept = f.expand_dims(kept, -1)
+    none = -math.inf if mode == "max" else 0.0
+    found = joined(f.where(kept, rows, none), bag, count, _JOINED_BY[mode])
+    if mode == "sum":
+        return found
+    there = joined(f.to(kept, rows), bag, count)
+    if mode == "max":
+        return f.where(f.greater(there, 0), found, 0.0)
+    return found / f.maximum(there, 1)
+
+
+_JOINED_BY = {"sum": "sum", "mean": "sum", "max": "amax"}
 
 
 @c.within_f32
 def _without_padding(rows: Any, kept: Any, mode: str) -> Any:
-    """The sum or the mean of the rows that are kept; 0 where there are none."""
+    """The same of the rows that are kept, along axis 1; 0 where there are none."""
     kept = f.unsqueeze(kept, -1)
+    if mode == "max":
+        found = f.max(f.where(kept, rows, -math.inf), 1)
+        return f.where(f.max(kept, 1), found, 0.0)
     total = f.sum(f.where(kept, rows, 0.0), 1)
     if mode == "sum":
         return total
@@ -559,7 +613,7 @@ def _without_padding(rows: Any, kept: Any, mode: str) -> Any:
 _OF_BAGS = {"sum": f.sum, "mean": f.mean, "max": f.max}
 
 
-def _check_bags(mode: str, weighted: bool, padded: bool) -> None:
+def _check_bags(mode: str, weighted: bool) -> None:
     """Refuse a mode that there is not, or not with such arguments."""
     if mode not in _OF_BAGS:
         raise UnsupportedError(
@@ -569,12 +623,6 @@ def _check_bags(mode: str, weighted: bool, padded: bool) -> None:
     if mode != "sum" and weighted:
         raise UnsupportedError(
             f"embedding_bag: per_sample_weights with mode={mode!r}; they go with 'sum'",
-            user_location(),
-        )
-    if mode == "max" and padded:
-        raise UnsupportedError(
-            "embedding_bag: padding_idx with mode='max', of which a bag may be empty; "
-            "use embedding and amax",
             user_location(),
         )
 
@@ -803,7 +851,7 @@ FUNCTIONS = {
     "cross_entropy": cross_entropy,
     "embedding": embedding,
     "embedding_bag": embedding_bag,
-    "fill": full_like,
+    "fill": fill,
     "multi_margin_loss": multi_margin_loss,
     "nll_loss": nll_loss,
     **ACTIVATIONS,
@@ -1097,6 +1145,80 @@ def cumulative_trapezoid(
     return f.cumsum(areas, at) / 2.0
 
 
+def gradient(
+    input: Any, *, spacing: Any = None, dim: Any = None, edge_order: int = 1
+) -> list[Any]:
+    """The slopes of a tensor along axes, from the neighbours on both sides.
+
+    Args:
+        input: The tensor.
+        spacing: How far neighbours are apart, a number for all axes or for each, or a
+            vector for each axis of where its elements are; 1 if there is none.
+        dim: The axes, all if there is none.
+        edge_order: Of the formula at both ends.
+    """
+    x = as_tensor("gradient", input)
+    axes = normal_axes(dim, x.ndim, "gradient")
+    spacing = 1 if spacing is None else spacing
+    several = is_sequence(spacing)
+    apart = list(spacing) if several else [spacing] * len(axes)
+    least = edge_order + 1
+    if len(apart) != len(axes) or edge_order not in (1, 2):
+        raise ShapeError(
+            f"gradient along {len(axes)} axes with {len(apart)} spacings and "
+            f"edge_order={edge_order}; expected as many spacings, and an order of 1 "
+            "or 2",
+            user_location(),
+        )
+    if any(int(x.shape[at]) < least for at in axes):
+        raise ShapeError(
+            f"gradient of {shape_text(x.handle)}; expected {least} elements or more "
+            "along each axis",
+            user_location(),
+        )
+    x = x if f.is_float(x) else f.to(x, x.recorder.origin.default_dtype() or f32)
+    pairs = zip(axes, apart, strict=True)
+    return [_slopes(f.swapaxes(x, at, -1), d, edge_order, at) for at, d in pairs]
+
+
+def _slopes(x: Any, spacing: Any, order: int, axis: int) -> Any:
+    """The slopes along the last axis, which goes to another place."""
+    count = int(x.shape[-1])
+
+    def steps(places: slice) -> Any:
+        if not isinstance(spacing, Tensor) or not spacing.ndim:
+            return spacing
+        ends = spacing[1:], spacing[:-1]
+        return f.sub(*(end[places] for end in ends))
+
+    def side(a: Any, b: Any, c: Any, first: Any, second: Any) -> Any:
+        if order == 1:
+            return (b - a) / first
+        both = first + second
+        rest = (first + both) / (first * both)
+        return b * both / (first * second) - a * rest - c * first / (second * both)
+
+    def at(place: int) -> Any:
+        place %= count
+        return x[..., place : place + 1]
+
+    first, second = (steps(slice(i, i + 1)) for i in (0, 1 % (count - 1)))
+    front = side(at(0), at(1), at(2), first, second)
+    last, sooner = (steps(slice(i, i + 1)) for i in _last_two(count))
+    back = side(at(-1), at(-2), at(-3), -1 * last, -1 * sooner)
+    if count == 2:
+        return f.swapaxes(f.concat([front, back], -1), axis, -1)
+    before, behind = steps(slice(0, count - 2)), steps(slice(1, count - 1))
+    less, own, more = x[..., :-2], x[..., 1:-1], x[..., 2:]
+    rise = (more - own) * before / behind + (own - less) * behind / before
+    return f.swapaxes(f.concat([front, rise / (before + behind), back], -1), axis, -1)
+
+
+def _last_two(count: int) -> tuple[int, int]:
+    """The last steps between so many elements, the very last one first."""
+    return count - 2, max(count - 3, 0)
+
+
 def pdist(input: Any, p: float = 2.0) -> Any:
     """The distances of all pairs of rows of a matrix."""
     rows, columns = _pairs(input, 2, replacement=False)
@@ -1173,7 +1295,40 @@ def _rows_of_powers(x: Any, *, N: int | None = None) -> Any:  # noqa: N803
     return vander(x if x.ndim else f.expand_dims(x, 0), N, increasing=True)
 
 
+def angle(x: Any) -> Any:
+    """The angle of real numbers, pi below 0."""
+    x = as_tensor("angle", x)
+    x = x if f.is_float(x) else f.to(x, x.recorder.origin.default_dtype() or f32)
+    return f.where(f.equal(x, x), f.where(f.less(x, 0), math.pi, 0.0), x)
+
+
+def sum_to_size(x: Any, *size: Any) -> Any:
+    """The sums over axes that another shape has not, or of one element."""
+    wanted = flat_arguments(size)
+    more = x.ndim - len(wanted)
+    pairs = zip(tuple(x.shape)[max(more, 0) :], wanted, strict=False)
+    if more < 0 or any(n not in (1, own) for own, n in pairs):
+        raise ShapeError(
+            f"sum_to_size of {tuple(x.shape)} to {tuple(wanted)}; expected extents "
+            "that are the same or 1",
+            user_location(),
+        )
+    shared = [at for at, n in enumerate(wanted, more) if n == 1 and x.shape[at] != 1]
+    x = f.sum(x, shared, keepdims=True) if shared else x
+    return f.sum(x, tuple(range(more))) if more else x
+
+
+def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+    """Places along each axis of a shape, of places in all of it."""
+    found: list[Any] = []
+    for extent in reversed(flat_arguments((shape,))):
+        found.append(f.remainder(indices, extent))
+        indices = f.floor_divide(indices, extent)
+    return tuple(reversed(found))
+
+
 MEASURES: Mapping[str, Callable[..., Any]] = {
+    "angle": angle,
     "bucketize": bucketize,
     "cdist": cdist,
     "combinations": combinations,
@@ -1182,6 +1337,7 @@ MEASURES: Mapping[str, Callable[..., Any]] = {
     "cov": cov,
     "cumulative_trapezoid": cumulative_trapezoid,
     "dist": dist,
+    "gradient": gradient,
     "histc": histc,
     "isclose": isclose,
     "isin": isin,
@@ -1189,8 +1345,10 @@ MEASURES: Mapping[str, Callable[..., Any]] = {
     "pdist": pdist,
     "renorm": renorm,
     "searchsorted": searchsorted,
+    "sum_to_size": sum_to_size,
     "trapezoid": trapezoid,
     "trapz": trapezoid,
+    "unravel_index": unravel_index,
     "vander": vander,
     **{n: _of_unknown_shape(n, advice) for n, advice in OF_UNKNOWN_SHAPE.items()},
 }

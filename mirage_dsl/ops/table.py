@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 
 import numpy as np
@@ -787,6 +788,39 @@ _SCALED = {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}
 _LAST = {2: "torch.channels_last", 3: "torch.channels_last_3d"}
 """PyTorch's names of how tensors lie whose channels are last in memory."""
 
+_EXTENTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "": ("{size}", ("size",)),
+    "_by": (
+        "scale_factor=[a / b for a, b in zip({over}, {under})]",
+        ("over", "under"),
+    ),
+}
+"""How the extents of a result are told: as they are, or by factors that are quotients
+of integers, by which PyTorch also finds where the neighbours are."""
+
+
+def _interpolation(mode: str, rank: int) -> None:
+    """The rows of a way to interpolate over so many axes.
+
+    Of planes there are those that take means of more neighbours where there are fewer
+    results than elements.
+    """
+    exact = mode.startswith("nearest")
+    corners = "" if exact else ", align_corners=bool({corners[0]})"
+    name = f"upsample_{mode.replace('-', '_')}{rank}d"
+    means = ("", "_of_means") if mode in ("bilinear", "bicubic") else ("",)
+    for (by, (told, numbers)), mean in product(_EXTENTS.items(), means):
+        antialias = ", antialias=True" if mean else ""
+        library(
+            name + by + mean,
+            f'{_F}interpolate({{0}}, {told}, mode="{mode}"{corners}{antialias})',
+            *(numbers if exact else (*numbers, "corners")),
+            work=_each_element,
+            flops=1.0 if exact else 8.0,
+            carried=2,
+        )
+
+
 for _rank in (1, 2, 3):
     _conv = library(
         f"conv{_rank}d",
@@ -863,24 +897,8 @@ for _rank in (1, 2, 3):
             work=_each_element,
             carried=2,
         )
-    for _mode in ("nearest", "nearest-exact"):
-        library(
-            f"upsample_{_mode.replace('-', '_')}{_rank}d",
-            f'{_F}interpolate({{0}}, {{size}}, mode="{_mode}")',
-            "size",
-            work=_each_element,
-            carried=2,
-        )
-    for _mode in _SCALED[_rank]:
-        library(
-            f"upsample_{_mode}{_rank}d",
-            f'{_F}interpolate({{0}}, {{size}}, mode="{_mode}", '
-            "align_corners=bool({corners[0]}))",
-            *("size", "corners"),
-            work=_each_element,
-            flops=8.0,
-            carried=2,
-        )
+    for _mode in ("nearest", "nearest-exact", *_SCALED[_rank]):
+        _interpolation(_mode, _rank)
 
 library(
     "fold",

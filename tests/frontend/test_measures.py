@@ -47,6 +47,22 @@ def _quantiles(between: str) -> Function:
 
 
 ORDERS = (1, 2, 3.0, math.inf)
+STARTS = torch.tensor([0, 2, 2, 3])
+"""Where bags begin, of which one is empty."""
+
+
+def _by_offsets(mode: str) -> Function:
+    def function(b: Any, starts: Any, m: Any) -> Any:
+        flat = b.flatten()
+        return (
+            F.embedding_bag(flat, m, starts, mode=mode),
+            F.embedding_bag(flat[:3], m, starts, mode=mode, include_last_offset=True),
+            F.embedding_bag(flat, m, starts, mode=mode, padding_idx=1),
+        )
+
+    return function
+
+
 CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
     **{f"cdist, {p}": (_cdist(p), (X, Y)) for p in (0, *ORDERS)},
     **{f"renorm, {p}": (_renorm(p), (M,)) for p in ORDERS},
@@ -219,8 +235,50 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
             F.embedding_bag(b, m, padding_idx=5),
             F.embedding_bag(b, m, mode="sum", padding_idx=-1),
             F.embedding_bag(b * 0, m, padding_idx=0),
+            F.embedding_bag(b, m, mode="max", padding_idx=1),
+            F.embedding_bag(b * 0, m, mode="max", padding_idx=0),
         ),
         (BAGS, M),
+    ),
+    **{
+        f"bags by offsets, {mode}": (_by_offsets(mode), (BAGS, STARTS, M))
+        for mode in ("sum", "mean", "max")
+    },
+    "bags by offsets, weighted": (
+        lambda b, s, m: F.embedding_bag(
+            b.flatten(), m, s, mode="sum", per_sample_weights=m.flatten()[: b.numel()]
+        ),
+        (BAGS, STARTS, M),
+    ),
+    "slopes": (
+        lambda m, x: (
+            *torch.gradient(m),
+            *torch.gradient(m, spacing=2.0, dim=1, edge_order=2),
+            *torch.gradient(m, spacing=[0.5, 3], edge_order=2)[:1],
+            *torch.gradient(m, spacing=(x * x,), dim=-1, edge_order=2),
+            *torch.gradient(m[:, :2], dim=1),
+        ),
+        (torch.randn(4, 3, generator=torch.Generator().manual_seed(2)), M[0].abs() + 1),
+    ),
+    "angles": (lambda m: (m.angle(), torch.angle(m.long())), (M,)),
+    "sums to a size": (
+        lambda m: (m.sum_to_size(1, m.shape[1]), m[None].sum_to_size(m.shape)),
+        (M,),
+    ),
+    "places along axes": (
+        lambda n: torch.unravel_index(n % 12, (2, 3, 2)),
+        (N,),
+    ),
+    "sums of singular values": (lambda m: torch.norm(m, "nuc"), (M,)),
+    "copies of views": (
+        lambda m: (
+            torch.permute_copy(m, (1, 0)),
+            *torch.unbind_copy(m),
+            torch.narrow_copy(m, 1, 1, 2),
+            torch.msort(m),
+            torch.take_along_dim(m, m.argsort(0).flatten()[:3]),
+        ),
+        (M,),
     ),
 }
 
@@ -264,11 +322,16 @@ REFUSED: dict[str, tuple[str, Function]] = {
     "between": ("one of linear", lambda x: x.quantile(0.5, interpolation="cubic")),
     "other rows": ("one for each row", lambda x: torch.searchsorted(x, x[:1])),
     "boundaries": ("a vector", lambda x: torch.bucketize(x, x)),
-    "bags by offsets": ("offsets", lambda x: F.embedding_bag(x[0].long(), x)),
-    "maxima of padding": (
-        "may be empty",
-        lambda x: F.embedding_bag(x.long(), x, mode="max", padding_idx=0),
+    "bags without ends": (
+        "a vector with offsets",
+        lambda x: F.embedding_bag(x[0].long(), x),
     ),
+    "a position that is data": (
+        "narrow from a position that is data",
+        lambda x: x.narrow(0, x.long()[0, 0], 1),
+    ),
+    "slopes of one point": ("2 elements or more", lambda x: torch.gradient(x[:1])),
+    "another shape": ("sum_to_size of", lambda x: x.sum_to_size(5)),
     "weights of means": (
         "go with 'sum'",
         lambda x: F.embedding_bag(x.long(), x, per_sample_weights=x),

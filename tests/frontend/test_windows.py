@@ -26,6 +26,7 @@ from mirage_dsl.ops.table import OPERATORS
 from tests.programs.windows import MODELS, ROWS, Program
 
 F = torch.nn.functional
+PLANE = (2, 4, 6, 8)
 PROGRAMS = {**ROWS, **MODELS}
 
 
@@ -92,6 +93,56 @@ def test_attributes_count() -> None:
         for function in HASHED.values()
     ]
     assert len(set(hashes)) == len(hashes)
+
+
+# -- Windows and neighbours that lie unevenly ------------------------------------------
+
+UNEVEN: dict[str, Callable[..., Any]] = {
+    "one zero more behind": lambda x, w: F.conv2d(x, w[..., :2], padding="same"),
+    "in one axis": lambda x, w: F.conv1d(x[..., 0], w[..., 0, :2], padding="same"),
+    "a divisor and padding": lambda x, _: F.avg_pool2d(x, 3, 2, 1, divisor_override=4),
+    "a divisor and windows beyond": lambda x, _: F.avg_pool2d(
+        x, (3, 4), (2, 3), (1, 2), ceil_mode=True, divisor_override=5
+    ),
+    "points of a grid": lambda x, _: torch.grid_sampler(
+        x, x[:, :2].movedim(1, -1), 1, 2, True
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("name", UNEVEN)
+def test_windows_that_lie_unevenly(name: str) -> None:
+    program = Program(UNEVEN[name], (PLANE, (5, 4, 3, 3)))
+    x, w = program.inputs()
+    found = mirage.kernel(lambda x, w: UNEVEN[name](x, w))(x, w)
+    torch.testing.assert_close(found, UNEVEN[name](x, w), rtol=1e-5, atol=1e-5)
+
+
+FACTORS = (1.3, 0.6, (2.37, 0.5))
+
+
+@pytest.mark.parametrize("corners", [None, True])
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_factors_that_give_no_whole_extents(
+    mode: str, antialias: bool, corners: bool | None
+) -> None:
+    if "nearest" in mode and (antialias or corners):
+        pytest.skip("PyTorch refuses it")
+
+    def function(x: Any) -> Any:
+        told: Any = {"mode": mode, "antialias": antialias, "align_corners": corners}
+        return [
+            *(F.interpolate(x, scale_factor=n, **told) for n in FACTORS),
+            F.interpolate(x, (3, 9), **told),
+            F.interpolate(x, scale_factor=1.3, recompute_scale_factor=True, **told),
+        ]
+
+    x = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(1))
+    found, expected = mirage.kernel(function)(x), function(x)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 # -- Places of the largest elements ----------------------------------------------------
@@ -161,7 +212,6 @@ def test_a_batch_of_any_length_has_places() -> None:
 # -- What is searched ------------------------------------------------------------------
 
 Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
-PLANE = (2, 4, 6, 8)
 SEARCHED: dict[str, Case] = {
     "a window of one point at one": (
         lambda x, w, b: F.conv2d(x, w, b),
@@ -312,15 +362,10 @@ REFUSED: dict[str, tuple[type[MirageError], str, Callable[..., Any]]] = {
         "cast",
         lambda x, w: F.conv2d(x > 0, w > 0),
     ),
-    "a factor of no whole extents": (
+    "means of another mode": (
         UnsupportedError,
-        "size=",
-        lambda x, w: F.interpolate(x, scale_factor=1.3) + w.sum(),
-    ),
-    "padding of one side": (
-        UnsupportedError,
-        "pad",
-        lambda x, w: F.conv2d(x, w[..., :2], padding="same"),
+        "antialias=True.*'bilinear' or 'bicubic'",
+        lambda x, w: F.interpolate(x, 3, mode="nearest", antialias=True) + w.sum(),
     ),
 }
 

@@ -137,6 +137,43 @@ _RECURRENT = {
 }
 """How many gates and states a layer has, and which of its results it is."""
 
+_INTERPOLATED = {
+    "nearest": (1, 2, 3),
+    "nearest-exact": (1, 2, 3),
+    "linear": (1,),
+    "bilinear": (2,),
+    "bicubic": (2,),
+    "trilinear": (3,),
+}
+"""The ranks of what PyTorch interpolates in each mode."""
+
+
+def _interpolated(mode: str, rank: int, **options: Any) -> Program:
+    corners = None if "nearest" in mode else rank == 2
+    shape = (2, 4, 5, 6, 7)[: rank + 2]
+    return _program(
+        lambda x: F.interpolate(x, mode=mode, align_corners=corners, **options), shape
+    )
+
+
+def _row(mode: str, rank: int, kind: str) -> str:
+    return f"upsample_{mode.replace('-', '_')}{rank}d{kind}"
+
+
+_BY_FACTORS: Mapping[str, Program] = {
+    _row(mode, rank, "_by"): _interpolated(mode, rank, scale_factor=1.3)
+    for mode, ranks in _INTERPOLATED.items()
+    for rank in ranks
+}
+_OF_MEANS: Mapping[str, Program] = {
+    _row(mode, 2, kind): _interpolated(mode, 2, antialias=True, **told)
+    for mode in ("bilinear", "bicubic")
+    for kind, told in (
+        ("_of_means", {"size": (3, 9)}),
+        ("_by_of_means", {"scale_factor": 0.6}),
+    )
+}
+
 _SAMPLED = {"bilinear": "zeros", "nearest": "border", "bicubic": "reflection"}
 """How planes are sampled, and what is outside of them."""
 
@@ -242,6 +279,8 @@ ROWS: Mapping[str, Program] = {
         ),
         _SPACE,
     ),
+    **_BY_FACTORS,
+    **_OF_MEANS,
     "flip": _program(lambda x: x.flip(1), (2, 70, 3)),
     "sort": _program(lambda x: torch.sort(x, 1).values, _LINE),
     "argsort": _program(lambda x: torch.argsort(x, 0, descending=True), _LINE),
