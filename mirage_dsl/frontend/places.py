@@ -25,6 +25,7 @@ is an error, as in a gather.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -52,7 +53,7 @@ from mirage_dsl.frontend.indices import (
 )
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text, vars_of
-from mirage_dsl.frontend.recorder import integer, normal_axes
+from mirage_dsl.frontend.recorder import integer, normal_axes, normal_axis
 from mirage_dsl.frontend.tensor import Tensor, refuse_bytes
 from mirage_dsl.ops.table import OPERATORS
 
@@ -95,20 +96,55 @@ _OF_SCATTER = {"add": "sum", "multiply": "prod"}
 """How `scatter` calls reductions of `scatter_reduce`."""
 
 
+def _in_part(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of elements at indices, where these are shorter than a tensor.
+
+    Along all axes but one the first elements alone are changed, as many as there are.
+    """
+
+    @functools.wraps(function)
+    def within(x: Any, dim: Any, index: Any, *args: Any, **options: Any) -> Any:
+        part = _part_of(function.__name__, x, dim, index)
+        if part is None:
+            return function(x, dim, index, *args, **options)
+        whole = x.clone()
+        whole[part] = function(x[part], dim, index, *args, **options)
+        return whole
+
+    return within
+
+
+def _part_of(what: str, x: Any, dim: Any, index: Any) -> tuple[slice, ...] | None:
+    """Where indices lie along all axes but one, None if that is everywhere."""
+    if not isinstance(index, Tensor) or index.ndim != x.ndim or not x.ndim:
+        return None
+    at = normal_axis(dim, x.ndim, what)
+    pairs = zip(index.handle.shape, as_tensor(what, x).handle.shape, strict=True)
+    counts = [
+        have if i != at and None not in (have, own) and have != own else None
+        for i, (have, own) in enumerate(pairs)
+    ]
+    shorter = any(count is not None for count in counts)
+    return tuple(slice(0, count) for count in counts) if shorter else None
+
+
+@_in_part
 def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> Any:
     """The tensor with elements at indices along an axis, of which each row has its own.
 
     Raises:
-        UnsupportedError: A number is to be reduced with what is there, or other axes
-            of the index are shorter.
+        UnsupportedError: There is no such reduction, or other axes of the index are
+            longer.
     """
     value, reduce = options.pop("value", src), options.pop("reduce", None)
-    if reduce in _OF_SCATTER and isinstance(value, Tensor) and not options:
+    if reduce in _OF_SCATTER and value is not None and not options:
+        if not isinstance(value, Tensor):
+            value = f.to(index, x) * 0 + _fitted(value, as_tensor("scatter", x))
         return scatter_reduce(x, dim, index, value, _OF_SCATTER[reduce])
     if reduce is not None or options:
         raise UnsupportedError(
-            f"scatter with reduce={reduce!r}: it is done for tensors with 'add' and "
-            "'multiply'; use scatter_reduce",
+            f"scatter with reduce={reduce!r}; expected None, 'add' or 'multiply': use "
+            "scatter_reduce for others",
             user_location(),
         )
     x, at = _target("scatter", x, dim, index)
@@ -117,7 +153,7 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
     if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
         raise UnsupportedError(
             f"scatter to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
-            f"done for indices that are as long along all axes but {at}",
+            f"done for indices that are no longer along all axes but {at}",
             user_location(),
         )
     if not isinstance(value, Tensor):
@@ -263,12 +299,13 @@ def _scattered(
     if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
         raise UnsupportedError(
             f"{what} to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
-            f"done for indices that are as long along all axes but {at}",
+            f"done for indices that are no longer along all axes but {at}",
             user_location(),
         )
     return x, at, src if src.shape == index.shape else _cut_to(src, index)
 
 
+@_in_part
 def scatter_add(x: Any, dim: Any, index: Any, src: Any) -> Any:
     """The tensor with elements of another one added at indices along an axis."""
     x, at, src = _scattered("scatter_add", x, dim, index, src)
@@ -278,6 +315,7 @@ def scatter_add(x: Any, dim: Any, index: Any, src: Any) -> Any:
     return _added(x, _sums("index_sum", x.shape[at], at, alone, src), 1)
 
 
+@_in_part
 def scatter_reduce(
     x: Any, dim: Any, index: Any, src: Any, reduce: str, *, include_self: bool = True
 ) -> Any:

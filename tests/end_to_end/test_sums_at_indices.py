@@ -123,6 +123,23 @@ JOINED: dict[str, tuple[Function, list[torch.Tensor]]] = {
         lambda x, i, v: x.scatter_reduce(0, i, v, "amin"),
         [with_infinity(X), below(12, 30, 8), with_infinity(ROWS)],
     ),
+    "of numbers": (
+        lambda x, i: (
+            x.scatter(0, i, 2.5, reduce="multiply"),
+            torch.scatter(x, 1, i.T % 8, 2, reduce="add"),
+        ),
+        [X, FEW[:8, None].expand(8, 8).contiguous()],
+    ),
+    "in a part": (
+        lambda x, i, v: (
+            x.scatter_add(0, i, v),
+            x.scatter_reduce(0, i, v, "amin"),
+            x.scatter(1, i.T % 8, v.T),
+            x.clone().scatter_add_(0, i, v),
+            torch.scatter(x, 0, i[:1], 3.0),
+        ),
+        [X, below(12, 3, 5), ROWS],
+    ),
     "of scatter": (
         lambda x, i, v: x.scatter(0, i, v, reduce="multiply"),
         [X, EACH, ROWS],
@@ -225,7 +242,7 @@ REFUSED: dict[str, Function] = {
     "another dtype": lambda x, i, v: x.index_add(0, i, v.half()),
     "too few rows": lambda x, i, v: x.index_add(0, i, v[:3]),
     "shorter rows": lambda x, i, v: x.index_add(0, i, v[:, :3]),
-    "shorter indices": lambda x, i, v: x.scatter_add(0, i[:, None], v),
+    "longer indices": lambda x, i, v: x.scatter_add(0, i[:, None].expand(-1, 9), v),
     "means of integers": lambda x, i, v: (
         (x + v[i]).int().index_reduce(0, i, v.int(), "mean")
     ),
