@@ -1299,7 +1299,7 @@ def angle(x: Any) -> Any:
     """The angle of real numbers, pi below 0."""
     x = as_tensor("angle", x)
     x = x if f.is_float(x) else f.to(x, x.recorder.origin.default_dtype() or f32)
-    return f.where(f.equal(x, x), f.where(f.less(x, 0), math.pi, 0.0), x)
+    return f.where(f.equal(x, x), f.to(f.less(x, 0), x) * math.pi, x)
 
 
 def sum_to_size(x: Any, *size: Any) -> Any:
