@@ -46,7 +46,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
             "shape, behind which others are -1",
             user_location(),
         )
-    x, labels = f.reshape(x, -1, x.numel()) if single else x, labels
+    x = f.reshape(x, -1, x.numel()) if single else x
     labels = f.reshape(labels, *x.shape)
     there = f.greater_equal(labels, 0)
     known = f.greater(f.cumprod(f.to(there, x), 1), 0)
