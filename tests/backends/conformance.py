@@ -991,6 +991,7 @@ def _symbolic() -> KernelGraph:
 
 def _windows() -> Iterator[tuple[str, Case]]:
     """Operators that only PyTorch computes, which every host calls."""
+    yield "gcd alone", Case(windows.divisors())
     for name, program in windows.ROWS.items():
         how = {"definite": program.definite, "signed": program.signed}
         yield f"{name} alone", Case(program.traced, **how)

@@ -311,6 +311,12 @@ ROWS: Mapping[str, Program] = {
 """A program for each row, whose only operator is that."""
 
 
+def divisors() -> KernelGraph:
+    """What only PyTorch computes, of integers."""
+    x = torch.ones(_LINE, dtype=torch.int64)
+    return mirage.kernel(lambda x, y: torch.gcd(x, y)).trace(x, x)
+
+
 def _residual(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Its result and its operand have the same dims."""
     return F.relu(F.conv2d(x, w, b, padding=1) + x)
