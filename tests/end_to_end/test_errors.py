@@ -78,10 +78,10 @@ weights(x)
     Case(
         "unknown_function",
         UnsupportedError,
-        ("gcd",),
+        ("nextafter",),
         """
 def sums(x):
-    return torch.gcd(x, x)  # here
+    return torch.nextafter(x, x)  # here
 
 sums(x)
 """,
