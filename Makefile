@@ -22,7 +22,7 @@ demo: $(READY)
 test: $(READY)
 	$(RUN) -m pytest -n $(JOBS) --dist loadscope
 
-# All cases of all tests: an hour or half of it.
+# All cases of all tests: some 25 minutes on two cores.
 thorough: $(READY)
 	$(RUN) -m pytest -n $(JOBS) --dist loadscope --thorough
 
