@@ -22,6 +22,7 @@ computes stays in it, for nobody knows whether eager would have computed it.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -171,9 +172,20 @@ Operand = Handle | Scalar
 """What an operator takes; a constant has extents of variables, by their names."""
 
 
+_PAIR, _TAIL, _GROUP = range(3)
+"""Kinds of what must hold of variables, in the order in which it is seen to."""
+
+_Rule = tuple[int, int]
+"""What must hold of variables: its kind, and its number among those."""
+
+
 @dataclass
 class Unifier:
-    """Dim variables, what they are bound to, and which of them must stay apart."""
+    """Dim variables, what they are bound to, and which of them must stay apart.
+
+    What must hold of variables is looked at anew where one of them was bound, and only
+    there: a long program has thousands of them.
+    """
 
     _bound: dict[DimVar, DimVars] = field(default_factory=dict[DimVar, DimVars])
     _groups: list[DimVars] = field(default_factory=list[DimVars])
@@ -183,6 +195,12 @@ class Unifier:
     )
     _vars: dict[str, DimVar] = field(default_factory=dict[str, DimVar])
     _values: int = 0
+    _rules: dict[DimVar, set[_Rule]] = field(
+        default_factory=lambda: defaultdict[DimVar, set[_Rule]](set)
+    )
+    """What must hold of each unbound variable, and of what was taken back some."""
+    _unsettled: set[_Rule] = field(default_factory=set[_Rule])
+    """What has to be seen to, since variables of it were bound."""
 
     def fresh(self, extent: Extent, hint: str | None = None) -> DimVar:
         """A new variable."""
@@ -203,6 +221,7 @@ class Unifier:
             list(self._pairs),
             dict(self._vars),
             self._values,
+            defaultdict(set, {v: set(rules) for v, rules in self._rules.items()}),
         )
 
     def value(self, dims: DimVars, dtype: DType) -> Traced:
@@ -265,41 +284,64 @@ class Unifier:
             None, or the reason why it is impossible; then nothing has changed.
         """
         mark = len(self._bound)
-        sizes = len(self._groups), len(self._tails), len(self._pairs)
-        if group:
-            self._groups.append(group)
-        if tail:
-            self._tails.append(tail)
+        sizes = len(self._pairs), len(self._tails), len(self._groups)
         self._pairs.extend(renamed)
+        self._tails.extend([tail] if tail else ())
+        self._groups.extend([group] if group else ())
+        new = [(_PAIR, at) for at in range(sizes[0], len(self._pairs))]
+        new += [(_TAIL, at) for at in range(sizes[1], len(self._tails))]
+        new += [(_GROUP, at) for at in range(sizes[2], len(self._groups))]
+        for rule in new:
+            for var in self.resolve(self._vars_of(rule)):
+                self._rules[var].add(rule)
         try:
             for left, right in pairs:
                 self._merge(left, right)
-            # What stood before is settled, until a variable is bound.
-            self._carry(self._pairs[sizes[2] :], self._tails[sizes[1] :])
-            if len(self._bound) > mark:
-                self.settle()
-            else:
-                self._check_groups(self._groups[sizes[0] :])
+            self._unsettled.update(new)
+            self._settle()
         except UnsupportedError as reason:
-            while len(self._bound) > mark:
-                self._bound.popitem()
-            del self._groups[sizes[0] :]
+            self._back_to(mark)
+            del self._pairs[sizes[0] :]
             del self._tails[sizes[1] :]
-            del self._pairs[sizes[2] :]
+            del self._groups[sizes[2] :]
             # Without the frames that it came through, which hold the call's tensors.
             return reason.with_traceback(None)
         return None
+
+    def _vars_of(self, rule: _Rule) -> DimVars:
+        kind, at = rule
+        if kind == _PAIR:
+            return self._pairs[at]
+        if kind == _TAIL:
+            return vars_of(self._tails[at].members)
+        return self._groups[at]
+
+    def _bind(self, var: DimVar, vars: DimVars) -> None:
+        """Let an unbound variable be the product of others."""
+        self._bound[var] = vars
+        rules = self._rules[var]
+        self._unsettled |= rules
+        for part in vars:
+            self._rules[part] |= rules
+
+    def _back_to(self, mark: int) -> None:
+        """Let as many variables be bound as were, and nothing be unsettled."""
+        while len(self._bound) > mark:
+            self._bound.popitem()
+        self._unsettled.clear()
 
     def join(self, one: DimVar, other: DimVar) -> None:
         """Make two unbound variables one, when nothing is split any more.
 
         They stay two where both are axes of one tensor.
         """
-        self._bound[one] = (other,)
+        mark = len(self._bound)
+        self._bind(one, (other,))
+        self._unsettled = {rule for rule in self._unsettled if rule[0] == _GROUP}
         try:
-            self._check_groups(self._groups)
+            self._settle()
         except UnsupportedError:
-            del self._bound[one]
+            self._back_to(mark)
 
     def regroup(self, vars: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
         """Cut a product of variables into axes of the given extents, row-major.
@@ -314,14 +356,12 @@ class Unifier:
         try:
             return self._regrouped(vars, extents)
         except UnsupportedError:
-            while len(self._bound) > mark:
-                self._bound.popitem()
+            self._back_to(mark)
             raise
 
     def _regrouped(self, vars: DimVars, extents: Sequence[int]) -> tuple[DimVars, ...]:
         rest = list(reversed(self.resolve(vars)))
         axes: list[DimVars] = []
-        mark = len(self._bound)
         for extent in extents:
             axis: list[DimVar] = []
             left = extent
@@ -329,8 +369,7 @@ class Unifier:
                 axis.append(self._take(rest, left))
                 left = _quotient(left, axis[-1].extent)
             axes.append(tuple(axis))
-        if len(self._bound) > mark:
-            self.settle()
+        self._settle()
         return tuple(axes)
 
     def _take(self, rest: list[DimVar], wanted: int) -> DimVar:
@@ -355,7 +394,7 @@ class Unifier:
     def _split(self, var: DimVar, lead: int) -> tuple[DimVar, DimVar]:
         assert var.extent is not None
         parts = self.fresh(lead), self.fresh(var.extent // lead)
-        self._bound[var] = parts
+        self._bind(var, parts)
         return parts
 
     def _merge(self, left: DimVars, right: DimVars) -> None:
@@ -370,11 +409,11 @@ class Unifier:
                 continue
             elif x.extent == y.extent:
                 old, new = sorted((x, y), key=lambda var: var.serial)
-                self._bound[new] = (old,)
+                self._bind(new, (old,))
             else:
                 x, y, a, b = self._order(x, y, a, b)
                 y_rest = self.fresh(_quotient(_known(y), x.extent))
-                self._bound[y] = (x, y_rest)
+                self._bind(y, (x, y_rest))
                 b.append(y_rest)
         if a or b:
             raise UnsupportedError("the axes factor into different dims")
@@ -393,26 +432,27 @@ class Unifier:
             )
         return x, y, a, b
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Carry new factors through views, slices and concatenations.
 
         Raises:
             UnsupportedError: No row-major factors serve all of them.
         """
-        mark = -1
-        while mark != len(self._bound):
-            mark = len(self._bound)
-            self._carry(self._pairs, self._tails)
-        self._check_groups(self._groups)
-
-    def _carry(
-        self, pairs: Sequence[tuple[DimVar, DimVar]], tails: Sequence[SharedTail]
-    ) -> None:
-        """Carry factors through these once."""
-        for old, new in pairs:
-            self._factor_alike(self.resolve((old,)), self.resolve((new,)))
-        for tail in tails:
-            self._share_tail(tail)
+        groups: set[int] = set()
+        while self._unsettled:
+            rules = sorted(self._unsettled)
+            self._unsettled.clear()
+            for kind, at in rules:
+                if kind == _PAIR and at < len(self._pairs):
+                    self._factor_alike(*(self.resolve((v,)) for v in self._pairs[at]))
+                elif kind == _TAIL and at < len(self._tails):
+                    self._share_tail(self._tails[at])
+                elif kind == _GROUP and at < len(self._groups):
+                    groups.add(at)
+        for at in sorted(groups):
+            vars = self.resolve(self._groups[at])
+            if len(set(vars)) != len(vars):
+                raise UnsupportedError("two axes of one tensor would be the same dim")
 
     def _factor_alike(self, left: DimVars, right: DimVars) -> None:
         a, b = list(reversed(left)), list(reversed(right))
@@ -457,12 +497,6 @@ class Unifier:
             self._merge(member, (self.fresh(extent // inner), *tail))
         else:
             self._merge(member[1:], tail)
-
-    def _check_groups(self, groups: Sequence[DimVars]) -> None:
-        for group in groups:
-            vars = self.resolve(group)
-            if len(set(vars)) != len(vars):
-                raise UnsupportedError("two axes of one tensor would be the same dim")
 
 
 def _known(var: DimVar) -> int:
@@ -1185,7 +1219,6 @@ def build_graph(
     Raises:
         UnsupportedError: The dims have no common factors, or an output is expanded.
     """
-    recorder.dims.settle()
     live, read = _live(recorder.nodes, outputs)
     for node in live:
         if isinstance(node, Apply) and node.op in _REGROUPED:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import count
 from typing import Any, NoReturn, SupportsIndex
 
 from mirage_dsl.core.errors import (
@@ -85,18 +84,17 @@ MOST_COPIES = 64
 """Of a tensor along an axis that it is expanded to, where they are all returned."""
 
 
+LONG = 4096
+"""Nodes after which a trace that is of no use does not go on: of what is written
+through views, each more records as many nodes as there were writes."""
+
+
 class TraceAgainError(BaseException):
     """A function has to be traced once more, with some joints by themselves.
 
-    It passes through the function, which is not to handle it.
-
-    Attributes:
-        joint: The slice or concatenation that shares no dims with its axis then.
+    It passes through the function, which is not to handle it.  Which joints, the
+    recorder knows.
     """
-
-    def __init__(self, joint: int) -> None:
-        super().__init__(joint)
-        self.joint = joint
 
 
 Plan = Callable[[Axes], tuple[list[tuple[DimVars, DimVars]], DimVars]]
@@ -118,10 +116,14 @@ class Recorder(ProgramRecord):
     apart: frozenset[int] | None = None
     """Numbers of slices and concatenations that share no dims with their axes; None
     where what is recorded cannot be traced again."""
-    again: TraceAgainError | None = None
-    """Why what was recorded is of no use."""
-    _joints: Iterator[int] = field(default_factory=count, repr=False)
-    """Numbers of slices and concatenations."""
+    lines_apart: frozenset[str] = frozenset()
+    """Lines of the user's, all of whose slices and concatenations share none."""
+    in_the_way: set[int] = field(default_factory=set[int], repr=False)
+    """Slices and concatenations that others do not go with, which go on as if these
+    could not be moved.  What was recorded is of no use if there are any: they are to
+    share no dims with their axes either."""
+    joints: list[str] = field(default_factory=list[str], repr=False)
+    """The user's line of each slice and concatenation, by its number."""
     _single: dict[Traced, tuple[Traced, DimVars]] = field(
         default_factory=dict[Traced, tuple[Traced, DimVars]], repr=False
     )
@@ -406,14 +408,28 @@ class Recorder(ProgramRecord):
         source, extent = x.axes[axis], x.shape[axis]
         if (start, stop) == (0, extent):
             return x
+        number = self._joint()
         single = stop - start == 1
         if single and len(self.dims.resolve(source)) > 1:
             return self._slice_inside(x, axis, start)
-        number = next(self._joints)
         found = None
-        if number not in (self.apart or ()):
+        if not self._is_apart(number):
             found = self._slice_shared(x, axis, (start, stop), number)
         return found or self._slice_apart(x, axis, start, stop)
+
+    def _joint(self) -> int:
+        """The number of one more slice or concatenation.
+
+        Raises:
+            TraceAgainError: What is recorded is of no use, and long.
+        """
+        if self.in_the_way and len(self.nodes) > LONG:
+            raise TraceAgainError
+        self.joints.append(str(user_location()))
+        return len(self.joints) - 1
+
+    def _is_apart(self, number: int) -> bool:
+        return number in (self.apart or ()) or self.joints[number] in self.lines_apart
 
     def _slice_shared(
         self, x: Handle, axis: int, bounds: tuple[int, int], number: int
@@ -467,15 +483,17 @@ class Recorder(ProgramRecord):
             UnsupportedError: An extent is not known.
         """
         if isinstance(reason, CrossedError) and reason.number != number:
-            self._trace_again(reason)
+            self._crossed(reason)
         if any(product(axis) is None for axis in axes):
             raise self._located(reason)
 
-    def _trace_again(self, reason: UnsupportedError) -> None:
-        """Trace again where a slice or concatenation is in the way, if that can be."""
+    def _crossed(self, reason: UnsupportedError) -> None:
+        """Note the slice or concatenation that is in the way, if one is.
+
+        The trace goes on, so that it finds all of them.
+        """
         if isinstance(reason, CrossedError) and self.apart is not None:
-            self.again = TraceAgainError(reason.number)
-            raise self.again from None
+            self.in_the_way.add(reason.number)
 
     # -- Axes that are split otherwise here than there -----------------------------
     # A dim is cut into the same factors wherever it occurs.  What needs others sees the
@@ -526,7 +544,7 @@ class Recorder(ProgramRecord):
             try:
                 axes.extend(self.dims.regroup(vars, extents))
             except UnsupportedError as reason:
-                self._trace_again(reason)
+                self._crossed(reason)
                 merged = self._spread(Handle(x.value, (vars,)), 0)
                 value, whole = self._as_one(merged, 0)
                 new: Axes = tuple(
@@ -727,8 +745,8 @@ class Recorder(ProgramRecord):
         known = [e for e in extents if e is not None]
         target = (self.dims.fresh(sum(known) if len(known) == len(extents) else None),)
         apart = vars_of(_replaced(first.axes, axis, target))
-        number = next(self._joints)
-        if number in (self.apart or ()):
+        number = self._joint()
+        if self._is_apart(number):
             return self._concat_apart(parts, axis)
         tail = SharedTail((*joined, target), number)
         reason = self.dims.unify(group=apart, tail=tail)
@@ -769,7 +787,7 @@ class Recorder(ProgramRecord):
         try:
             return Handle(x.value, self.dims.regroup(vars, shape))
         except UnsupportedError as reason:
-            self._trace_again(reason)
+            self._crossed(reason)
             if -1 not in shape:
                 return self._reshape_apart(x, shape)
             shown = ", ".join(map(str, shape))
@@ -908,8 +926,8 @@ class Recorder(ProgramRecord):
             again = self.dims.unify((), group)
             again = again or self.dims.unify((), tuple(names.values()))
         if again is not None:
-            self._trace_again(again)
-            self._trace_again(reason)
+            self._crossed(again)
+            self._crossed(reason)
             return self._fit_apart(x, plan, reason)
         for old, new in names.items():
             self.dims.unify([((old,), (new,))])
@@ -921,7 +939,14 @@ class Recorder(ProgramRecord):
         return Handle(self._record(RENAME, (x.value,), new, attrs), axes)
 
     def _located(self, reason: UnsupportedError) -> UnsupportedError:
-        self._trace_again(reason)
+        """The reason, with the user's line.
+
+        Raises:
+            TraceAgainError: It may be none, once what is in the way no longer is.
+        """
+        self._crossed(reason)
+        if self.in_the_way:
+            raise TraceAgainError from None
         return UnsupportedError(reason.message, user_location())
 
 

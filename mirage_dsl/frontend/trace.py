@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -56,11 +56,10 @@ from mirage_dsl.rewrite.concats import updates_chosen
 
 Function = Callable[..., Any]
 
-
-MOST_SINGLE = 8
-"""Slices and concatenations that are put by themselves one at a time, by a trace each;
-from then on twice as many each time, so that a long loop is not traced once for each
-round of it."""
+MOST_SINGLE = 3
+"""Traces that put slices and concatenations by themselves only where they were seen to
+be in the way; from then on also those of the same lines, so that what each round of a
+long loop adds is not found by a trace each."""
 
 
 @dataclass(frozen=True)
@@ -131,28 +130,33 @@ def trace_call(
     """
     name = name or name_of(function)
     _require_tensors(arguments, name, location_of_function(function))
-    apart, traces = frozenset[int](), 0
+    apart, lines, traces = set[int](), set[str](), 0
     while True:
-        try:
-            return _traced(function, arguments, name, dynamic, apart)
-        except TraceAgainError as again:
-            joint = again.joint
+        recorder = Recorder(origin=arguments.origin, apart=frozenset(apart))
+        if traces >= MOST_SINGLE:
+            recorder.lines_apart = frozenset(lines)
+        with suppress(TraceAgainError):
+            return _traced(recorder, function, arguments, name, dynamic)
         # One that stands by itself is in nobody's way.
-        assert joint not in apart
+        assert recorder.in_the_way.isdisjoint(apart)
+        apart |= recorder.in_the_way
+        lines.update(recorder.joints[at] for at in recorder.in_the_way)
         traces += 1
-        apart |= set(range(joint, joint + max(1, 2 ** (traces - MOST_SINGLE))))
 
 
 def _traced(
+    recorder: Recorder,
     function: Function,
     arguments: Arguments,
     name: str,
     dynamic: Collection[str],
-    apart: frozenset[int],
 ) -> Trace:
-    """Run the function once, with some slices and concatenations by themselves."""
+    """Run the function once.
+
+    Raises:
+        TraceAgainError: What was recorded is of no use.
+    """
     location = location_of_function(function)
-    recorder = Recorder(origin=arguments.origin, apart=apart)
     symbolic = _known_names(arguments, dynamic, location)
     inputs = _inputs(recorder, arguments, symbolic)
     strides = None if dynamic else tuple(map(strides_of, arguments.tensors))
@@ -170,10 +174,13 @@ def _traced(
     given = _contents(values)
     try:
         returned = _call(recorder, function, values, name)
-    finally:
-        # The function may have caught whatever is raised in it, and gone on.
-        if recorder.again is not None:
-            raise recorder.again
+    except Exception:
+        if recorder.in_the_way:
+            # It may be none, once that no longer is.
+            raise TraceAgainError from None
+        raise
+    if recorder.in_the_way:
+        raise TraceAgainError
     _refuse_changed(name, given, _contents(values), location)
     if copied is not None:
         copied.refuse_changes(location)

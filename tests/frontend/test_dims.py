@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.frontend.program import SharedTail, Unifier
+from mirage_dsl.frontend.program import DimVar, DimVars, SharedTail, Unifier
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.evaluate import evaluate_numpy
@@ -293,6 +294,114 @@ def test_a_tail_is_shared_once_one_member_is_split() -> None:
     dims.regroup((target,), (2, 4))
     assert [a.extent for a in dims.resolve((source,))] == [6, 4]
     assert dims.resolve((source,))[1] is dims.resolve((target,))[1]
+
+
+def extents_of(dims: Unifier, *vars: DimVar) -> list[Any]:
+    return [a.extent for a in dims.resolve(vars)]
+
+
+def changed_at_random(random: np.random.Generator, dims: Unifier, some: Some) -> None:
+    """One more thing that must hold of variables, or why it cannot."""
+    before = dims.resolve(some.vars)
+    one, other, *rest = random.permutation(len(some.vars))
+    a, b = some.vars[one], some.vars[other]
+    kind = random.integers(5)
+    if kind == 0:
+        reason = dims.unify([((a,), (b,))]) if a.extent == b.extent else None
+    elif kind == 1:
+        group = tuple(some.vars[i] for i in rest[: random.integers(2, 4)])
+        reason = dims.unify(group=group)
+        some.groups += [group] if reason is None else []
+    elif kind == 2:
+        reason = dims.unify(renamed=[(a, b)]) if a.extent == b.extent else None
+        some.pairs += [(a, b)] if a.extent == b.extent and reason is None else []
+    elif kind == 3:
+        tail = SharedTail(((a,), (b,)), len(some.tails))
+        reason = dims.unify(tail=tail)
+        some.tails += [tail] if reason is None else []
+    else:
+        reason = None
+        try:
+            dims.regroup((a,), [a.extent // 2, 2] if one % 2 else [3, a.extent // 3])
+        except UnsupportedError as error:
+            reason = error
+    if reason is not None:
+        assert dims.resolve(some.vars) == before
+
+
+@dataclass
+class Some:
+    """Variables, and what must hold of them."""
+
+    vars: list[DimVar]
+    groups: list[DimVars] = field(default_factory=list[DimVars])
+    pairs: list[DimVars] = field(default_factory=list[DimVars])
+    tails: list[SharedTail] = field(default_factory=list[SharedTail])
+
+    def holds(self, dims: Unifier) -> None:
+        for group in self.groups:
+            found = dims.resolve(group)
+            assert len(set(found)) == len(found)
+        for old, new in self.pairs:
+            assert extents_of(dims, old) == extents_of(dims, new)
+        for tail in self.tails:
+            ends = {dims.resolve(member)[1:] for member in tail.members}
+            assert len(ends) == 1
+
+
+def test_all_that_must_hold_of_variables_does_after_each_change() -> None:
+    held = [0, 0, 0]
+    for seed in range(40):
+        random, dims = np.random.default_rng(seed), Unifier()
+        some = Some([dims.fresh(int(e)) for e in random.choice([24, 72], 14)])
+        for _ in range(40):
+            changed_at_random(random, dims, some)
+            some.holds(dims)
+        kinds = some.groups, some.pairs, some.tails
+        held = [n + len(kind) for n, kind in zip(held, kinds, strict=True)]
+    assert min(held) > 40
+
+
+def test_one_trace_finds_all_slices_that_stand_by_themselves() -> None:
+    calls: list[int] = []
+
+    def rolled(x: Any) -> Any:
+        calls.append(1)
+        for shift in range(1, 8):
+            parts = [x[:, shift:], x[:, :shift]]
+            x = (x + mirage.concatenate(parts, 1)).reshape(2, 4, 7, 5)
+            x = (x - x.sum(2, keepdims=True)).reshape(2, 28, 5)
+        return x
+
+    graph = traced(rolled, (2, 28, 5))
+    assert len(calls) <= 4
+    x = np.random.default_rng(0).standard_normal((2, 28, 5))
+    np.testing.assert_allclose(
+        evaluate_numpy(graph, x)[0], rolled_by_hand(x), rtol=1e-9
+    )
+
+
+def rolled_by_hand(x: Any) -> Any:
+    for shift in range(1, 8):
+        x = (x + np.roll(x, -shift, 1)).reshape(2, 4, 7, 5)
+        x = (x - x.sum(2, keepdims=True)).reshape(2, 28, 5)
+    return x
+
+
+def test_writes_of_a_loop_are_traced_a_few_times_and_not_once_each() -> None:
+    calls: list[int] = []
+
+    def written(x: Any) -> Any:
+        calls.append(1)
+        flat = (x + 1).reshape(-1)
+        for at in range(0, 36, 3):
+            flat[at : at + 2] = flat[at : at + 2] * 2
+        return flat.reshape(6, 6)
+
+    graph = traced(written, (6, 6))
+    assert len(calls) <= 6
+    x = np.random.default_rng(0).standard_normal((6, 6))
+    np.testing.assert_allclose(evaluate_numpy(graph, x)[0], written(x))
 
 
 @pytest.mark.parametrize("transposed", [False, True])
