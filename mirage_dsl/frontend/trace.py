@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -135,8 +135,12 @@ def trace_call(
         recorder = Recorder(origin=arguments.origin, apart=frozenset(apart))
         if traces >= MOST_SINGLE:
             recorder.lines_apart = frozenset(lines)
-        with suppress(TraceAgainError):
+        try:
             return _traced(recorder, function, arguments, name, dynamic)
+        except (TraceAgainError, Exception):
+            # What was raised may not be, once nothing is in the way.
+            if not recorder.in_the_way:
+                raise
         # One that stands by itself is in nobody's way.
         assert recorder.in_the_way.isdisjoint(apart)
         apart |= recorder.in_the_way
@@ -172,13 +176,7 @@ def _traced(
     if isinstance(function, ModuleFunction):
         copied = function = function.on_copy(values.pop(STATE))
     given = _contents(values)
-    try:
-        returned = _call(recorder, function, values, name)
-    except Exception:
-        if recorder.in_the_way:
-            # It may be none, once that no longer is.
-            raise TraceAgainError from None
-        raise
+    returned = _call(recorder, function, values, name)
     if recorder.in_the_way:
         raise TraceAgainError
     _refuse_changed(name, given, _contents(values), location)
