@@ -40,7 +40,7 @@ def whole_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-@pytest.mark.sample(200)
+@pytest.mark.sample(140)
 @EACH
 @pytest.mark.parametrize("case", CASES)
 def test_it_computes_what_the_evaluator_does(name: str, case: str) -> None:

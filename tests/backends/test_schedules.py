@@ -81,7 +81,7 @@ def with_every_decision(graphs: list[KernelGraph]) -> list[KernelGraph]:
     return taken
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", STARTS)
 def test_choices_compute_the_same(name: str) -> None:
     graphs = with_every_decision(choices(name))

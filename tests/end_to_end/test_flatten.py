@@ -247,7 +247,7 @@ def mutants(graph: KernelGraph) -> Iterator[KernelGraph]:
         yield replace(graph, nodes=(*graph.nodes[:at], other, *graph.nodes[at + 1 :]))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_dims_in_another_order_are_refused_under_every_seed(function: Any) -> None:
     """Also by the type rules, where these dims are not side by side so."""

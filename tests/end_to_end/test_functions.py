@@ -50,7 +50,7 @@ def found(name: str) -> tuple[KernelGraph, KernelGraph]:
     return bound.program, bound.mugraph
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_functions_are_searched_and_run(name: str) -> None:
     program, mugraph = found(name)

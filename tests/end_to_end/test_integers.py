@@ -96,7 +96,7 @@ def searched(function: Function, tensors: list[torch.Tensor]) -> SearchResult:
     return mirage.superoptimize(program, effort="quick", use_cache=False)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel_that_computes_what_pytorch_does(name: str) -> None:
     function, tensors = CASES[name]

@@ -113,7 +113,7 @@ def reads_back(graph: KernelGraph) -> None:
         assert tile_text.parse(to_text(found)) == found
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SEARCHED)
 def test_blocks_pick_what_was_joined(name: str) -> None:
     function, tensors, kernels = SEARCHED[name]
@@ -258,7 +258,7 @@ def test_the_block_is_right() -> None:
     assert found.ok, found.reason
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_position_is_never_accepted(name: str) -> None:
     old, new = MUTANTS[name]

@@ -77,7 +77,7 @@ def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
     return mirage.kernel(lambda *xs: function(*xs)).trace(*tensors)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_around_them_is_searched(name: str) -> None:
     function, tensors = CASES[name]

@@ -121,7 +121,7 @@ def arguments(shapes: list[tuple[int, ...]]) -> list[Any]:
     return [torch.round(x * 2).abs() if x.ndim == 1 else x for x in drawn]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_masks_cost_no_kernel(name: str) -> None:
     function, shapes = PROGRAMS[name]
@@ -257,7 +257,7 @@ def test_a_mask_is_verified() -> None:
     assert found.equivalent, str(found)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_no_wrong_mask_is_accepted(name: str) -> None:
     before, after = MUTANTS[name]
@@ -329,7 +329,7 @@ SKIPPED_TOO_MUCH = (
 )
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("bound", SKIPPED_TOO_MUCH, ids=str)
 def test_no_needed_iteration_may_be_left_out(bound: LoopBound) -> None:
     wrong = map_blocks(parsed(CANDIDATE), lambda b: replace(b, bounds=(bound,)))
@@ -376,7 +376,7 @@ NOT_SETTLED = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NOT_SETTLED)
 def test_no_mask_that_hides_something_is_settled(name: str) -> None:
     wrong = map_blocks(
@@ -413,7 +413,7 @@ def test_parts_of_tile_programs_are_checked(name: str) -> None:
     assert any(d.rule == "one_loop" for d in check_tiles(wrong))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(0)
 @pytest.mark.parametrize("name", ["causal", "window", "alibi"])
 def test_settled_masks_run(name: str) -> None:
     """At tiles of which some are whole, in the interpreter and compiled for sm_90."""
@@ -596,7 +596,7 @@ WRONG_PREFIXES = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", WRONG_PREFIXES)
 def test_no_needed_iteration_of_a_prefix_may_be_left_out(name: str) -> None:
     bounds, settled = WRONG_PREFIXES[name]

@@ -304,7 +304,7 @@ def test_places_that_a_mask_chooses_are_inside_at_small_sizes(seed: int) -> None
     assert mirage.verify(generated(name)[0], program, seed=seed).ok
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CACHES)
 def test_a_cache_is_changed_where_it_is(name: str) -> None:
     function, tensors, count = CACHES[name]

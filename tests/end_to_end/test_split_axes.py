@@ -96,7 +96,7 @@ ROAD: dict[str, tuple[Function, list[torch.Tensor]]] = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ROAD)
 def test_found_verified_and_run(name: str) -> None:
     function, tensors = ROAD[name]
@@ -238,7 +238,7 @@ VERIFIED: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", VERIFIED)
 def test_wrong_places_are_never_accepted(name: str) -> None:
     function, shapes = VERIFIED[name]

@@ -205,6 +205,7 @@ AT_CONSTANTS: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", AT_CONSTANTS)
 def test_indices_that_are_made_of_nothing(name: str) -> None:
     """What is verified by itself has no inputs then."""

@@ -100,6 +100,7 @@ def program_of(function: Any, dtype: torch.dtype) -> KernelGraph:
     return program if flat is None else flat.program
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("function", "dtype"), PROGRAMS)
 def test_rows_in_parts_compute_the_same(function: Any, dtype: torch.dtype) -> None:
     program = program_of(function, dtype)

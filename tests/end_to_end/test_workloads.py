@@ -24,7 +24,7 @@ def test_found_and_verified(name: str) -> None:
         assert mirage.parse(str(candidate.mugraph)) == candidate.mugraph
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_right_in_the_interpreter(name: str) -> None:
     import torch

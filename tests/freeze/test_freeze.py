@@ -24,7 +24,7 @@ def test_triton(name: str) -> None:
     )
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", sorted(QUICK))
 def test_searches(name: str) -> None:
     assert found(programs()[name], use_cache=True) == FROZEN[name], (

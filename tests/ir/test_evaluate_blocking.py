@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_dsl.core.types import f32
@@ -149,7 +149,6 @@ def blocked(plan: Plan) -> KernelGraph:
 
 
 @given(plans(), st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
 def test_blocks_say_what_the_program_says(plan: Plan, seed: int) -> None:
     rng = np.random.default_rng(seed)
     e = plan.extents

@@ -189,6 +189,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", WRONG)
 def test_errors_of_texts_have_a_place(name: str) -> None:
     with pytest.raises((ParseError, CheckError)) as caught:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_dsl.core.errors import CheckError, MirageError
@@ -242,7 +242,6 @@ class Draft:
 
 
 @given(st.data())
-@settings(max_examples=300)
 def test_what_is_printed_reads_back(data: st.DataObject) -> None:
     graph = Draft(data).graph()
     text = str(graph)
@@ -259,7 +258,6 @@ SCRAPS = (
 
 
 @given(st.data())
-@settings(max_examples=150)
 def test_no_text_breaks_the_parser(data: st.DataObject) -> None:
     """Damaged texts are read or refused with an error of ours, at a line they have."""
     text = data.draw(st.sampled_from(EXAMPLES))

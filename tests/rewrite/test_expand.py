@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_dsl.core.types import f16, f32
@@ -155,7 +155,6 @@ def programs(draw: Callable[[Any], Any]) -> KernelGraph:
 
 
 @given(programs(), st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
 def test_the_same_function(graph: KernelGraph, seed: int) -> None:
     rng = np.random.default_rng(seed)
     arrays = [rng.uniform(0.25, 2, s) for s in ((3, 4), (4,))]

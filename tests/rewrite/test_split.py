@@ -42,6 +42,7 @@ PAIRS: dict[str, tuple[graphs.Maker, graphs.Maker]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PAIRS)
 def test_split_forms_are_verified(name: str) -> None:
     program, fused = (make() for make in PAIRS[name])

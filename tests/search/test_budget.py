@@ -251,7 +251,7 @@ def launches(result: SearchResult) -> int:
     return sum(not (isinstance(n, Apply) and n.is_view) for n in nodes)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("nominal_time")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_any_search_ends_soon_after_its_budget(

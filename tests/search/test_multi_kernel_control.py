@@ -88,6 +88,7 @@ def test_the_same_list_on_any_number_of_threads() -> None:
     assert results[0].proof == results[1].proof
 
 
+@pytest.mark.sample(0)
 def test_other_seeds_find_as_good_a_program() -> None:
     costs = [multi_kernel(decode(), H100, max_kernels=2, seed=n).cost for n in range(3)]
     assert costs[1:] == pytest.approx(costs[:-1], rel=1e-6)

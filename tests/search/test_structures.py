@@ -76,7 +76,7 @@ def assert_right(program: KernelGraph, items: list[Structure], tile: int = 3) ->
             np.testing.assert_allclose(a, b, rtol=1e-9, err_msg=str(graph))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_structure_is_right(name: str) -> None:
     result = found(name)

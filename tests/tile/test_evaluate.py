@@ -48,6 +48,7 @@ def same(graph: KernelGraph, blocks: Any) -> bool:
     return all(np.allclose(a, b, rtol=1e-12, atol=1e-13) for a, b in pairs)
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize(
     "changes", [{}, {"swap_operands": True}, {"descriptors": True}]
 )

@@ -47,11 +47,13 @@ def test_right_ones_are_equal() -> None:
         assert found.primes == ()
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_examples_are_equal(name: str) -> None:
     assert _exact(parse(text_of(name)), program_of(name)).verdict == "equal"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("pair", HAND_PICKED, ids=lambda p: p[1].__name__)
 def test_known_mistakes_are_different(pair: tuple[graphs.Maker, graphs.Maker]) -> None:
     found = _exact(pair[1](), pair[0]())

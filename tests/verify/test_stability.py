@@ -79,7 +79,7 @@ def _rowshift(b: Any, x: str) -> str:
     return b.rowshift(x, over="n")
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("logits", LOGITS)
 @pytest.mark.parametrize("name", BAD_SHIFTS)
@@ -97,7 +97,7 @@ def test_shifts_that_do_not_reach_are_unstable(
             assert "not finite where the program is" in found.stability.reason
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("logits", LOGITS)
 @pytest.mark.parametrize("name", GOOD_SHIFTS)
@@ -360,7 +360,7 @@ def _norm_linear(form: Form, dtype: DType, k: int, *, fused: bool) -> KernelGrap
     return b.returns(y).build()
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("k", [64, 100])
 @pytest.mark.parametrize("form", UNSTABLE, ids=lambda f: f.__name__)

@@ -86,7 +86,7 @@ INSERTED: dict[str, tuple[str, list[str], list[str]]] = {
 }
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", INSERTED)
 def test_a_rounding_before_a_step_is_refused(name: str, seed: int) -> None:
@@ -137,6 +137,7 @@ ALLOWED: dict[str, tuple[str, list[str], list[str]]] = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_rounds_like_the_program_is_accepted(name: str, seed: int) -> None:
