@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     UnsupportedError,
@@ -91,10 +90,7 @@ def _called(name: str, operands: Sequence[Tensor], axis: int, count: int) -> Ten
         lead, own, rest = _split(whole.axes, axis)
         merged.append(Handle(whole.value, (vars_of(lead), own, vars_of(rest))))
     kept = {0: merged[0].axes[0], 2: merged[0].axes[2]}
-    try:
-        made = recorder.library(OPERATORS[name], merged, {"n": (count,)}, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS[name], merged, {"n": (count,)}, kept)
     lead, _, rest = _split(axes, axis)
     return Tensor.made(recorder, Handle(made.value, (*lead, made.axes[1], *rest)), ())
 

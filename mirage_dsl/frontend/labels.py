@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     user_location,
@@ -124,12 +123,7 @@ def _aligned(
     handles = [recorder.spread(x.handle) for x in operands]
     ranks = {"ranks": tuple(len(h.axes) for h in handles)}
     kept = {0: handles[0].axes[1]}
-    try:
-        made = recorder.library(
-            OPERATORS["ctc_loss"], handles, {**ranks, **numbers}, kept
-        )
-    except CheckError as error:
-        raise ShapeError(f"ctc_loss: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS["ctc_loss"], handles, {**ranks, **numbers}, kept)
     return Tensor.made(recorder, Handle(made.value, (vars_of(made.axes),)), operands)
 
 

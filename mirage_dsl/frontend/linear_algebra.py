@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     UnsupportedError,
@@ -85,10 +84,7 @@ def _called(
     (first, lead), (last, _) = batches[0], batches[-1]
     kept = {0: first.axes[0], **({2: last.axes[2]} if columns else {})}
     given = {key: (int(value),) for key, value in numbers.items()}
-    try:
-        made = recorder.library(OPERATORS[name], [b for b, _ in batches], given, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS[name], [b for b, _ in batches], given, kept)
     found = Handle(made.value, (*lead, *made.axes[1:]))
     return Tensor.made(recorder, found, operands)
 

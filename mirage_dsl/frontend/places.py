@@ -34,7 +34,6 @@ from types import FrameType
 from typing import Any, NoReturn, cast
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     TraceError,
@@ -434,10 +433,7 @@ def _sums(name: str, size: Any, axis: int, index: Tensor, source: Tensor) -> Ten
     handles = [merged, _three_axes(index, axis) if index.ndim > 1 else index.handle]
     kept = {0: merged.axes[0], 2: merged.axes[2]}
     size = integer(size, "the number of places")
-    try:
-        made = recorder.library(OPERATORS[name], handles, {"size": (size,)}, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS[name], handles, {"size": (size,)}, kept)
     axes = source.handle.axes
     found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
     return Tensor.made(recorder, found, ())

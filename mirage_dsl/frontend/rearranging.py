@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     UnsupportedError,
@@ -635,10 +634,7 @@ def _along(
         kept[1] = own
     merged = Handle(x.handle.value, (before, own, behind))
     given = {key: (value,) for key, value in (numbers or {}).items()}
-    try:
-        made = x.recorder.library(OPERATORS[name], [merged], given, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = x.recorder.library(OPERATORS[name], [merged], given, kept)
     found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
     return Tensor.made(x.recorder, found, ())
 

@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any, NoReturn, SupportsIndex
 
 from mirage_dsl.core.errors import (
+    CheckError,
     DTypeError,
     ShapeError,
     TraceError,
@@ -638,7 +639,7 @@ class Recorder(ProgramRecord):
                 others are new.
 
         Raises:
-            CheckError: The operands' shapes do not fit.
+            ShapeError: The operands' shapes do not fit.
             UnsupportedError: An extent that the result depends on is not known.
         """
         for at, operand in enumerate(operands):
@@ -646,7 +647,10 @@ class Recorder(ProgramRecord):
         operands = [self.spread(operand) for operand in operands]
         shapes = [tuple(e or 1 for e in o.shape) for o in operands]
         assert op.shape is not None
-        shape = op.shape(shapes, numbers)
+        try:
+            shape = op.shape(shapes, numbers)
+        except CheckError as error:
+            raise ShapeError(f"{op.name}: {error.message}", user_location()) from None
         axes: list[DimVars] = []
         for at, extent in enumerate(shape):
             own: DimVars = () if extent == 1 else (self.dims.fresh(extent),)
