@@ -618,6 +618,31 @@ def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     return (*units, *order)
 
 
+def kept_back(
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Arguments that a function of PyTorch's was called with and does not hand on.
+
+    Of `l1_loss` that is the weight.
+    """
+    known = _parameters_of(function)
+    left = [name for name in known[len(args) :] if name not in kwargs]
+    frame = inspect.currentframe() if left else None
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    given = {} if frame is None else frame.f_locals
+    return {name: given[name] for name in left if given.get(name) is not None}
+
+
+@functools.cache
+def _parameters_of(function: Any) -> tuple[str, ...]:
+    """The parameters of a function that Python runs; none of others."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ()
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
 _BITS = 1024
 """How long an integer may be: float64 has no larger ones."""
 

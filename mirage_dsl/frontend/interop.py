@@ -27,7 +27,7 @@ from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import torch_functions
-from mirage_dsl.frontend.arguments import is_array, leaves_of
+from mirage_dsl.frontend.arguments import is_array, kept_back, leaves_of
 from mirage_dsl.frontend.complex_numbers import (
     COMPLEX_OF_REAL,
     Complex,
@@ -618,6 +618,7 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     in_place, out = told.pop("inplace", False), told.pop("out", None)
     functional = getattr(function, "__module__", "") == "torch.nn.functional"
     if functional:
+        told.update(kept_back(function, args, kwargs))
         _name_reduction(told)
     table = _FUNCTIONAL if functional else _TORCH
     bare = name.strip("_")

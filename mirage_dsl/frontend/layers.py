@@ -20,7 +20,6 @@ from functools import partial, reduce
 from typing import Any, NoReturn
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     UnsupportedError,
@@ -35,7 +34,7 @@ from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
 from mirage_dsl.frontend.functions import as_tensor, is_condition
 from mirage_dsl.frontend.places import scattered
-from mirage_dsl.frontend.program import DimVars, Handle, vars_of
+from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
 from mirage_dsl.frontend.rearranging import (
     broadcast_tensors,
     pad,
@@ -83,11 +82,8 @@ def _called(
                 f"{name} of truth values; cast them to numbers", user_location()
             )
     recorder = operands[0].recorder
-    try:
-        handles = [operand.handle for operand in operands]
-        made = recorder.library(OPERATORS[name], handles, numbers, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    handles = [operand.handle for operand in operands]
+    made = recorder.library(OPERATORS[name], handles, numbers, kept)
     return Tensor.made(recorder, made, operands)
 
 
@@ -831,10 +827,7 @@ def _result(
     batch = axes[0 if numbers["batch_first"][0] else 1]
     kept: dict[int, DimVars] = {1: batch} if last else {0: axes[0], 1: axes[1]}
     handles = [t.handle for t in operands]
-    try:
-        made = recorder.library(OPERATORS[name], handles, numbers, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS[name], handles, numbers, kept)
     return Tensor.made(recorder, made, ())
 
 
@@ -1041,6 +1034,35 @@ def _weighted(each: Any, weight: Any) -> Any:
     return each if weight is None else each * weight
 
 
+def _averaged(what: str, each: Any, x: Any, weight: Any, reduction: str) -> Any:
+    """The same with a weight for each element, by whose sum a mean is divided."""
+    if weight is None:
+        return reduced(what, each, reduction)
+    _require_alike(what, x, weight, "weight")
+    total = reduced(what, each * weight, "sum" if reduction == "mean" else reduction)
+    return total / f.sum(weight) if reduction == "mean" else total
+
+
+def _require_alike(what: str, x: Any, other: Any, name: str) -> None:
+    """Refuse another operand that has not the first one's shape."""
+    given, own = as_tensor(what, x).handle, as_tensor(what, other).handle
+    pairs = zip(given.shape, own.shape, strict=False)
+    if len(given.axes) != len(own.axes) or any(a != b for a, b in pairs):
+        raise ShapeError(
+            f"{what} of {shape_text(given)} with {name} {shape_text(own)}; expected "
+            "one shape",
+            user_location(),
+        )
+
+
+def _require_number(what: str, name: str, value: float, *, fits: bool) -> None:
+    """Refuse a number that a loss has no meaning for."""
+    if not fits:
+        raise UnsupportedError(
+            f"{what} with {name}={value}; expected a larger number", user_location()
+        )
+
+
 # -- Of differences --------------------------------------------------------------------
 
 
@@ -1048,25 +1070,39 @@ def mse_loss(
     x: Any, target: Any, *, reduction: str = "mean", weight: Any = None
 ) -> Any:
     """Squares of differences: their mean, their sum, or each."""
-    return reduced("mse_loss", _weighted(f.square(x - target), weight), reduction)
+    return _averaged("mse_loss", f.square(x - target), x, weight, reduction)
 
 
 def l1_loss(x: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Any:
     """Absolute differences: their mean, their sum, or each."""
-    return reduced("l1_loss", _weighted(f.abs(x - target), weight), reduction)
+    return _averaged("l1_loss", f.abs(x - target), x, weight, reduction)
 
 
-def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
-    """Half of the squares of differences up to delta, beyond it delta times as much."""
+def huber_loss(
+    x: Any,
+    target: Any,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: Any = None,
+) -> Any:
+    """Half of the squares of differences up to delta, beyond it delta times as much.
+
+    With weights the mean is over the number of elements, as PyTorch's.
+    """
+    _require_number("huber_loss", "delta", delta, fits=delta > 0)
+    if weight is not None:
+        _require_alike("huber_loss", x, weight, "weight")
     far = f.abs(x - target)
     near = f.minimum(far, delta)
-    return reduced("huber_loss", near * (far - 0.5 * near), reduction)
+    each = _weighted(near * (far - 0.5 * near), weight)
+    return reduced("huber_loss", each, reduction)
 
 
 def smooth_l1_loss(
     x: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0
 ) -> Any:
     """The huber loss over beta; absolute differences if that is 0."""
+    _require_number("smooth_l1_loss", "beta", beta, fits=beta >= 0)
     if not beta:
         return l1_loss(x, target, reduction=reduction)
     return huber_loss(x, target, reduction, beta) / beta
@@ -1095,6 +1131,7 @@ def binary_cross_entropy(
     x: Any, target: Any, weight: Any = None, *, reduction: str = "mean"
 ) -> Any:
     """Minus the logarithm of the probability that x gives to a target of 0 and 1."""
+    _require_alike("binary_cross_entropy", x, target, "target")
     yes, no = (f.maximum(log, _LEAST_LOG) for log in (f.log(x), log1p(-x)))
     each = _weighted((target - 1) * no - target * yes, weight)
     return reduced("binary_cross_entropy", each, reduction)
@@ -1109,6 +1146,7 @@ def binary_cross_entropy_with_logits(
     pos_weight: Any = None,
 ) -> Any:
     """The same of the sigmoid of x, at any x without overflow."""
+    _require_alike("binary_cross_entropy_with_logits", x, target, "target")
     rest = _softplus(-x)
     if pos_weight is not None:
         rest = rest * ((pos_weight - 1) * target + 1)
@@ -1130,8 +1168,14 @@ def multilabel_soft_margin_loss(
 
 
 def soft_margin_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """The logarithm of one plus exp(-target x), for targets of 1 and -1."""
-    return reduced("soft_margin_loss", _softplus(-target * x), reduction)
+    """The logarithm of one plus exp(-target x), for targets of 1 and -1.
+
+    As PyTorch's it is infinite where the tensor's format holds no such exponential.
+    """
+    power = as_tensor("soft_margin_loss", -target * x)
+    largest = math.log(power.handle.value.dtype.max)
+    each = f.where(f.greater(power, largest), math.inf, _softplus(power))
+    return reduced("soft_margin_loss", each, reduction)
 
 
 def gaussian_nll_loss(
@@ -1144,7 +1188,9 @@ def gaussian_nll_loss(
 ) -> Any:
     """Minus the logarithm of a normal density, without its constant unless `full`."""
     varies = hasattr(var, "ndim")
-    if varies and var.ndim == x.ndim - 1 and tuple(var.shape) == tuple(x.shape)[:-1]:
+    if not varies:
+        _require_number("gaussian_nll_loss", "var", var, fits=var >= 0)
+    elif var.ndim == x.ndim - 1 and tuple(var.shape) == tuple(x.shape)[:-1]:
         var = var.unsqueeze(-1)
     var = f.maximum(var, eps) if varies else max(var, eps)
     log = f.log(var) if varies else math.log(var)
@@ -1220,6 +1266,8 @@ def triplet_margin_with_distance_loss(
     reduction: str = "mean",
 ) -> Any:
     """The same by a distance of one's own."""
+    _require_number("triplet_margin_loss", "margin", margin, fits=margin > 0)
+    _require_one_rank("triplet_margin_loss", anchor, positive, negative)
     distance = distance_function or pairwise_distance
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
@@ -1227,10 +1275,19 @@ def triplet_margin_with_distance_loss(
     return reduced("triplet_margin_loss", f.maximum(near - far + margin, 0), reduction)
 
 
+def _require_one_rank(what: str, *tensors: Any) -> None:
+    if len({t.ndim for t in tensors}) > 1:
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+        raise ShapeError(
+            f"{what} of {shapes}; expected as many axes each", user_location()
+        )
+
+
 def margin_ranking_loss(
     x: Any, y: Any, target: Any, margin: float = 0, *, reduction: str = "mean"
 ) -> Any:
     """By how much x is not above y (target 1), or below it (-1), by a margin."""
+    _require_one_rank("margin_ranking_loss", x, y, target)
     # In this order, which counts of integers without a sign.
     each = f.maximum(-target * (x - y) + margin, 0)
     return reduced("margin_ranking_loss", each, reduction)
@@ -1266,6 +1323,12 @@ def cosine_similarity(x: Any, y: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     product of two that are long may be beyond their format.
     """
     x, y = f.as_tensor("cosine_similarity", x), f.as_tensor("cosine_similarity", y)
+    if not (f.is_float(x) or f.is_float(y)):
+        raise DTypeError(
+            "cosine_similarity of tensors without fractions; PyTorch has it of floats: "
+            "convert one of them first, as with .float()",
+            user_location(),
+        )
     # Norms are of the shape that both have: an axis may be as long in one alone.
     directions = [_direction(t, dim, eps) for t in broadcast_tensors(x, y)]
     found = f.sum(f.mul(*directions), dim)

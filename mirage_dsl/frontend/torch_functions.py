@@ -18,7 +18,7 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import Scalar, boolean, f32
+from mirage_dsl.core.types import Scalar, boolean, f32, i64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
@@ -671,6 +671,8 @@ def _of_labels(
             "without axis 1, which is of classes, behind one of rows",
             user_location(),
         )
+    # As PyTorch's: of labels without a sign none is below 0.
+    target = f.to(target, i64)
     counted = f.not_equal(target, ignored)
     label = f.none_below_zero(f.where(counted, target, 0), x, 1)
     found = -f.squeeze(f.take_along_dim(x, f.expand_dims(label, 1), 1), 1)
@@ -1305,6 +1307,8 @@ def angle(x: Any) -> Any:
 def sum_to_size(x: Any, *size: Any) -> Any:
     """The sums over axes that another shape has not, or of one element."""
     wanted = flat_arguments(size)
+    if not wanted:
+        return f.sum(x)
     more = x.ndim - len(wanted)
     pairs = zip(tuple(x.shape)[max(more, 0) :], wanted, strict=False)
     if more < 0 or any(n not in (1, own) for own, n in pairs):
@@ -1321,6 +1325,7 @@ def sum_to_size(x: Any, *size: Any) -> Any:
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """Places along each axis of a shape, of places in all of it."""
     found: list[Any] = []
+    indices = f.to(as_tensor("unravel_index", indices), i64)
     for extent in reversed(flat_arguments((shape,))):
         found.append(f.remainder(indices, extent))
         indices = f.floor_divide(indices, extent)

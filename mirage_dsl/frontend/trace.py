@@ -29,6 +29,7 @@ from mirage_dsl.frontend.arguments import (
     ModuleFunction,
     bind_arguments,
     items_of,
+    kept_back,
     leaves_of,
     map_leaves,
     name_of,
@@ -236,7 +237,7 @@ def _mode() -> type[Any]:
             if make is None and not types and _draws(func):
                 return Drawn()
             if make is None:
-                return func(*args, **told)
+                return func(*args, **told, **kept_back(func, args, told))
             if told.get("out") is not None:
                 raise UnsupportedError(
                     f"torch.{func.__name__}: out= is not possible; use the result",

@@ -265,11 +265,18 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         (M,),
     ),
     "sums to a size": (
-        lambda m: (m.sum_to_size(1, m.shape[1]), m[None].sum_to_size(m.shape)),
+        lambda m: (
+            m.sum_to_size(1, m.shape[1]),
+            m[None].sum_to_size(m.shape),
+            (m[0, 0] > 0).sum_to_size(()),
+        ),
         (M,),
     ),
     "places along axes": (
-        lambda n: torch.unravel_index(n % 12, (2, 3, 2)),
+        lambda n: (
+            *torch.unravel_index(n % 12, (2, 3, 2)),
+            *torch.unravel_index((n % 12).byte(), (2, 6)),
+        ),
         (N,),
     ),
     "sums of singular values": (lambda m: torch.norm(m, "nuc"), (M,)),
