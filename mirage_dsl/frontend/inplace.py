@@ -41,7 +41,8 @@ _ELEMENTWISE_NAMES = (
     "maximum minimum mul multiply ne neg negative not_equal pow power reciprocal relu "
     "rsqrt selu sigmoid sqrt square sub subtract tanh threshold true_divide where "
     "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift "
-    "bitwise_xor"
+    "bitwise_xor conj_physical digamma erfc erfinv gcd i0 igamma igammac lcm lgamma "
+    "mvlgamma polygamma"
 )
 ELEMENTWISE = frozenset(
     {*_ELEMENTWISE_NAMES.split(), *ELEMENTARY, *PYTORCH_ONLY, "tril", "triu"}
@@ -52,7 +53,8 @@ _PLACING = frozenset(
     | {"masked_scatter", "scatter", "scatter_add", "scatter_reduce"}
 )
 _OTHERS = (
-    frozenset({"addmm", "baddbmm", "cumprod", "cumsum", "dropout", "fill_diagonal"})
+    frozenset({"addbmm", "addmm", "addmv", "addr", "baddbmm", "cumprod", "cumsum"})
+    | {"dropout", "fill_diagonal", "renorm"}
     | _PLACING
 )
 _NO_METHOD_NAMES = (

@@ -127,7 +127,9 @@ def lcm(x: Any, other: Any) -> Any:
     wide = [f.to(t, i32) if short else t for t in (x, other) if isinstance(t, Tensor)]
     numbers = [n for n in (x, other) if not isinstance(n, Tensor)]
     first, second = (*wide, *numbers)
-    found = f.abs(f.floor_divide(first, f.maximum(common, 1)) * second)
+    # Of the lowest numbers the common divisor is below 0, as they are.
+    divisor = f.where(f.equal(common, 0), 1, common)
+    found = f.abs(f.floor_divide(first, divisor) * second)
     return f.to(found, common)
 
 
