@@ -559,11 +559,19 @@ def spec_of(value: Any, name: str, location: SourceLocation | None) -> TensorSpe
     shape = tuple(int(extent) for extent in value.shape)
     if 0 in shape:
         raise ShapeError(
-            f"argument {name} has the shape {shape}: empty tensors are not supported; "
-            "skip the call",
+            f"argument {name} has the shape {shape}: programs have no empty tensors; "
+            "call the kernel of a function of PyTorch's or NumPy's alone, which runs "
+            "as it is then, or skip the call",
             location,
         )
     return TensorSpec(dtype, shape, _strides(value, shape))
+
+
+def is_empty(value: object) -> bool:
+    """Whether it is an array or a tensor, of those that are taken, without elements."""
+    plain = is_tensor_like(value) and not getattr(value, "is_nested", False)
+    strided = str(getattr(value, "layout", "torch.strided")) == "torch.strided"
+    return plain and strided and 0 in getattr(value, "shape", ())
 
 
 def _is_own_array(value: object) -> bool:

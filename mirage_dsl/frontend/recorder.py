@@ -1133,6 +1133,9 @@ def normal_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(rank))
     given = axis if is_sequence(axis) else (axis,)
+    if not rank and tuple(given) in ((), (0,), (-1,)):
+        # To both libraries a number has an axis of one element there.
+        return ()
     if not given:
         raise TraceError(
             f"{what} over no axes, which are all in PyTorch and none in NumPy; state "

@@ -43,7 +43,7 @@ from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.drawn import Drawn
 from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
-from mirage_dsl.frontend.program import Handle, TracedInput, build_graph
+from mirage_dsl.frontend.program import Handle, TracedInput, build_graph, shape_text
 from mirage_dsl.frontend.rearranging import Selection
 from mirage_dsl.frontend.recorder import RECORDING, Recorder, TraceAgainError
 from mirage_dsl.frontend.tapers import TAPERS
@@ -447,6 +447,31 @@ def _require_tensor(
         )
 
 
+def _require_result(
+    found: Tensor, name: str, recorder: Recorder, location: SourceLocation | None
+) -> None:
+    """Refuse a tensor that is no result of the trace."""
+    if found.recorder is not recorder:
+        raise TraceError(
+            f"{name} returns a tensor of another trace; do not keep symbolic "
+            "tensors outside of the decorated function",
+            location,
+        )
+    recorder.branches.require_open(found.handle.value)
+    if 0 in found.handle.shape:
+        raise UnsupportedError(
+            f"{name} returns {shape_text(found.handle)}, which is empty; programs "
+            "have no empty tensors: make it outside of the function",
+            location,
+        )
+    if found.handle.value in recorder.constants:
+        raise TraceError(
+            f"{name} returns a tensor of one constant, which is the same at every "
+            "call; make it outside of the function",
+            location,
+        )
+
+
 def _whole_pair(_: str, leaf: Any) -> Any:
     """PyTorch's pair in the place of its first half, as which it was computed with."""
     pair = leaf.pair if isinstance(leaf, Extreme) else None
@@ -472,19 +497,7 @@ def _outputs(
         paired = isinstance(found, Complex)
         found = found.resolved().as_pairs() if paired else found
         _require_tensor(found, path, name, location)
-        if found.recorder is not recorder:
-            raise TraceError(
-                f"{name} returns a tensor of another trace; do not keep symbolic "
-                "tensors outside of the decorated function",
-                location,
-            )
-        recorder.branches.require_open(found.handle.value)
-        if found.handle.value in recorder.constants:
-            raise TraceError(
-                f"{name} returns a tensor of one constant, which is the same at every "
-                "call; make it outside of the function",
-                location,
-            )
+        _require_result(found, name, recorder, location)
         handles.append(recorder.whole(found.handle))
         return Leaf(len(handles) - 1, paired)
 
