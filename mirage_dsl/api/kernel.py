@@ -1115,8 +1115,8 @@ class Kernel:
         found = self.function(*args, **kwargs)
         if out is None:
             return found
-        parts = (list(map(to_pairs, leaves_of(tree))) for tree in (found, out))
-        return copied(*parts, out)
+        results, taken = (list(map(to_pairs, leaves_of(t))) for t in (found, out))
+        return copied(results, taken, out)
 
     def _without_out(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Arguments by keyword without tensors for results, and those."""
