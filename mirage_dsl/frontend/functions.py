@@ -116,6 +116,35 @@ class NoTensor:
         raise NotImplementedError
 
 
+_OPERATORS = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+_READERS = (
+    *("bool", "int", "float", "complex", "index", "len", "iter", "getitem", "setitem"),
+    *("contains", "lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"),
+    "round",
+)
+_SPECIAL_NAMES = tuple(
+    f"__{name}__"
+    for name in (*_READERS, *_OPERATORS, *(f"{s}{o}" for s in "ri" for o in _OPERATORS))
+)
+
+N = TypeVar("N", bound=type[NoTensor])
+
+
+def refusing(kind: N) -> N:
+    """A class whose objects refuse those of Python's operators that it has not."""
+
+    def refused(self: NoTensor, *_: Any) -> NoReturn:
+        self.refuse()
+
+    for name in _SPECIAL_NAMES:
+        if getattr(kind, name, None) is getattr(object, name, None):
+            setattr(kind, name, refused)
+    return kind
+
+
 def as_operand(value: object) -> Operand:
     """A tensor or a Python number as an operand.
 

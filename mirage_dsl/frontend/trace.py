@@ -332,14 +332,20 @@ def _call(
             location_of_function(function),
         ) from None
     except Exception as error:
-        reason = _of_compilers(error, name)
+        reason = _of_pytorch(error, name)
         if reason is None:
             raise
         raise UnsupportedError(reason, location_of_error(error)) from None
 
 
-def _of_compilers(error: Exception, name: str) -> str | None:
-    """Why code that one of PyTorch's compilers runs stopped, and what to do."""
+def _of_pytorch(error: Exception, name: str) -> str | None:
+    """Why code of PyTorch's stopped that is no Python, and what to do."""
+    if isinstance(error, TypeError) and "'torch._C.TensorBase' object" in str(error):
+        return (
+            f"{name} calls a method of torch.Tensor as a function of a complex tensor, "
+            "or of rows that a mask selects, which are no tensors while it is traced; "
+            "call the method, as in z.abs()"
+        )
     if type(error).__module__.startswith("torch._dynamo"):
         return (
             "PyTorch's compiler, which torch.cond, torch.while_loop and torch.compile "
