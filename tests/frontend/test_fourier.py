@@ -148,6 +148,12 @@ REFUSED: dict[str, tuple[Function, torch.Tensor, str]] = {
     "a norm": (lambda x: T.fft(x, norm="both"), X, "norm='both'.*'ortho'"),
     "f16": (T.rfft, X.half(), "rfft of f16.*float32 and float64"),
     "no elements": (lambda x: T.fft(x, 0), X, "fft of 0 elements"),
+    "an axis twice": (lambda x: T.fft2(x, dim=(0, -3)), X, "an axis is given twice"),
+    "a signal of three axes": (
+        lambda x: torch.stft(x, 4, return_complex=True),
+        X,
+        "stft of f64.3, 6, 5.; expected a signal",
+    ),
     "a real transform of complex numbers": (T.rfft, Z, "it is of real ones"),
     "pairs": (lambda x: torch.stft(x[0], 4, return_complex=False), X, "view_as_real"),
     "columns of others": (
