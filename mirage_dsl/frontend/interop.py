@@ -467,6 +467,7 @@ _TORCH: dict[str, Function] = {
         name: _of_one_dtype(function, name, 3) if "conv" in name else function
         for name, function in WINDOWS.items()
     },
+    "adaptive_max_pool1d": WINDOWS["adaptive_max_pool1d_with_indices"],
     "lerp": _of_one_dtype(torch_functions.lerp, "lerp", 3),
     "prelu": _of_one_dtype(torch_functions.FUNCTIONS["prelu"], "prelu", 2),
     "max": _torch_max,
@@ -569,8 +570,12 @@ _REDUCTIONS: dict[str, Function] = {
 }
 _OTHER_ORDER = ("batch_norm",)
 """Functions whose arguments come in another order in `torch` itself."""
-_FUNCTIONAL: Mapping[str, Function] = {**_TORCH, "unfold": im2col}
-"""Functions of `torch.nn.functional`: some names are those of other methods."""
+_FUNCTIONAL: Mapping[str, Function] = {
+    **_TORCH,
+    "adaptive_max_pool1d": WINDOWS["adaptive_max_pool1d"],
+    "unfold": im2col,
+}
+"""Functions of `torch.nn.functional`: some names are those of others in `torch`."""
 _SILENT = ("out", "size_average", "reduce", "weight", "_stacklevel")
 """Arguments that PyTorch's own functions pass on, with these values, to say nothing."""
 

@@ -109,7 +109,15 @@ def _batched(function: Callable[[Tensor], Tensor], x: Any, rank: int, what: str)
 
 
 def _biased(x: Tensor, bias: Any, rank: int) -> Any:
-    return x if bias is None else x + f.reshape(bias, (-1,) + (1,) * rank)
+    if bias is None:
+        return x
+    if tuple(bias.shape) != (x.shape[1],):
+        raise ShapeError(
+            f"a bias {tuple(bias.shape)} of a convolution that makes {x.shape[1]} "
+            "channels; expected a number for each",
+            user_location(),
+        )
+    return x + f.reshape(bias, (-1,) + (1,) * rank)
 
 
 def _padding(
@@ -163,12 +171,18 @@ def _conv(
     what = f"conv{rank}d"
     weight, window = _weight(weight, rank, what)
     dilation = _several(dilation, rank, f"dilation of {what}")
+    steps = _several(stride, rank, f"stride of {what}")
+    if padding == "same" and set(steps) != {1}:
+        raise UnsupportedError(
+            f"{what} with padding='same' and stride={steps}; expected a stride of 1",
+            user_location(),
+        )
     odd = [n % 2 for n in _both_sides(window, dilation)]
     if padding == "same" and any(odd):
         # The side behind has one more.
         x = pad(x, [n for more in reversed(odd) for n in (0, more)])
     numbers = {
-        "stride": _several(stride, rank, f"stride of {what}"),
+        "stride": steps,
         "padding": _padding(padding, window, dilation, what),
         "dilation": dilation,
         "groups": _several(groups, 1, f"groups of {what}"),
@@ -515,6 +529,10 @@ def _lp_pool(
     ceil_mode: bool = False,
 ) -> Any:
     """PyTorch's norms of windows over so many axes, by roots of sums of powers."""
+    if math.isinf(norm_type):
+        sign = math.copysign(1, norm_type)
+        sizes = f.abs(x) * sign
+        return _max_pool(rank, sizes, kernel_size, stride, 0, 1, ceil_mode) * sign
     window = _several(kernel_size, rank, f"kernel_size of lp_pool{rank}d")
     powers = f.pow(x, norm_type)
     found = _avg_pool(rank, powers, window, stride, 0, ceil_mode) * math.prod(window)
@@ -574,7 +592,9 @@ def affine_grid(theta: Any, size: Any, align_corners: bool | None = None) -> Any
         )
     points = [CONSTRUCTORS["ones"](*extents, dtype=theta.dtype)]
     for axis, extent in enumerate(extents):
-        along = CONSTRUCTORS["linspace"](-1.0, 1.0, extent, dtype=theta.dtype)
+        # A single one is in the middle.
+        end = 1.0 if extent > 1 else 0.0
+        along = CONSTRUCTORS["linspace"](-end, end, extent, dtype=theta.dtype)
         # Without corners the ends are half a pixel inside.
         along = along if align_corners else along * ((extent - 1) / extent)
         placed = f.reshape(along, *(-1 if i == axis else 1 for i in range(rank)))
@@ -693,6 +713,14 @@ def interpolate(
             "with 'bilinear' or 'bicubic'",
             user_location(),
         )
+    if align_corners is not None and "corners" not in getattr(
+        OPERATORS.get(name), "attributes", ()
+    ):
+        raise UnsupportedError(
+            f"interpolate with mode={mode!r} and align_corners; it goes with linear, "
+            "bilinear, bicubic and trilinear",
+            user_location(),
+        )
     wanted, factors = _size(x, size, scale_factor)
     if mode == "area":
         return _adaptive_pool("avg", rank, x, wanted)
@@ -711,6 +739,15 @@ def _size(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The extents to interpolate to, and factors if they give no whole ones."""
     rank = x.ndim - 2
+    counts = [
+        len(n) if is_sequence(n) else rank for n in (size, scale) if n is not None
+    ]
+    if counts != [rank]:
+        raise ShapeError(
+            f"interpolate of {shape_text(x.handle)} with size={size}, "
+            f"scale_factor={scale}; expected one of them, a number or {rank}",
+            user_location(),
+        )
     if size is not None:
         return _several(size, rank, "size of interpolate"), ()
     factors = [float(s) for s in (scale if is_sequence(scale) else (scale,) * rank)]
