@@ -33,7 +33,15 @@ from mirage_dsl.frontend.tensor import Tensor, at_integers, call
 
 Function = Callable[..., Any]
 
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
+_SIGNS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "pow": "**",
+    "shift_left": "<<",
+    "shift_right": ">>",
+}
 _ELEMENTWISE_NAMES = (
     "abs absolute add addcdiv addcmul celu clamp clamp_max clamp_min clip div divide "
     "elu eq equal erf exp exp2 ge greater greater_equal gt hardtanh le leaky_relu lerp "

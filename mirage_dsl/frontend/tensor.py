@@ -772,6 +772,8 @@ class Tensor(Attributes):
     __iand__ = in_place("&")
     __ior__ = in_place("|")
     __ixor__ = in_place("^")
+    __ilshift__ = in_place("shift_left")
+    __irshift__ = in_place("shift_right")
 
     def __matmul__(self, other: Any) -> Any:
         return call("matmul", self, other)
