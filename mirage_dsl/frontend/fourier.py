@@ -19,7 +19,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import arange
-from mirage_dsl.frontend.functions import as_tensor, is_float
+from mirage_dsl.frontend.functions import as_floats, as_tensor
 from mirage_dsl.frontend.layers import fold
 from mirage_dsl.frontend.program import Handle, shape_text, vars_of
 from mirage_dsl.frontend.rearranging import pad, roll, unfold
@@ -62,9 +62,7 @@ def _factor(norm: str | None, count: int, *, inverse: bool) -> float:
 
 def _part(what: str, x: Any) -> Tensor:
     """A part of a tensor, in a dtype that PyTorch transforms."""
-    x = as_tensor(what, x)
-    if not is_float(x):
-        x = f.to(x, x.recorder.origin.default_dtype() or f32)
+    x = as_floats(as_tensor(what, x))
     if x.handle.value.dtype not in (f32, f64):
         raise DTypeError(
             f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64: "

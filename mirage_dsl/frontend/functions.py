@@ -624,6 +624,16 @@ def float_of_numpy(given: Sequence[Any], operands: Sequence[Operand]) -> DType:
     return found if found.is_float else _NARROW.get(found, f64)
 
 
+def as_floats(x: Tensor) -> Tensor:
+    """The tensor, of integers and truth values as floats that its library makes."""
+    if is_float(x):
+        return x
+    origin = x.recorder.origin
+    if origin.library == "numpy":
+        return to(x, float_of_numpy([x], [x.handle]))
+    return to(x, origin.default_dtype() or f32)
+
+
 def is_numpys_number(value: object) -> bool:
     """Whether it is a number of NumPy's, which has a format, unlike Python's."""
     return isinstance(value, np.generic)
@@ -1089,8 +1099,9 @@ def mean(
 ) -> Any:
     """Arithmetic mean over axes, all of them by default."""
     x = as_tensor("mean", x)
-    found = averaged_format(x.handle.value.dtype, x.recorder.origin)
-    wanted = found if dtype is None else dtype
+    wanted = dtype
+    if dtype is None:
+        wanted = averaged_format(x.handle.value.dtype, x.recorder.origin)
     if wanted is not x.handle.value.dtype:
         x = to(x, wanted)
     axes, keep = normal_axes(axis, x.ndim, "mean"), kept(keepdims, "mean")

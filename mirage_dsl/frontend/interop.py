@@ -38,6 +38,7 @@ from mirage_dsl.frontend.composites import (
     NUMPYS_MATRICES,
     PYTORCHS_MATRICES,
     einsum,
+    outer,
 )
 from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
@@ -92,10 +93,6 @@ def _moveaxis(x: Any, source: Any, destination: Any) -> Any:
     for end, start in sorted(zip(ends, starts, strict=True)):
         order.insert(end, start)
     return f.permute(x, order)
-
-
-def _outer(a: Any, b: Any) -> Any:
-    return f.expand_dims(a, 1) * f.expand_dims(b, 0)
 
 
 def _raveled(x: Any) -> Any:
@@ -166,8 +163,8 @@ _COMMON: dict[str, Function] = {
     "moveaxis": _moveaxis,
     "movedim": _moveaxis,
     "mv": f.matmul,
-    "outer": _outer,
-    "ger": _outer,
+    "outer": outer,
+    "ger": outer,
     "swapdims": f.swapaxes,
     "swap_axes": f.swapaxes,
     "t": _reversed,
@@ -335,12 +332,6 @@ def _torch_linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return f.linear(input, weight, bias)
 
 
-def _torch_addmm(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    product = f.matmul(a, b)
-    scaled = product if alpha == 1 else product * alpha
-    return scaled + (bias if beta == 1 else bias * beta)
-
-
 def _torch_max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return x.max(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.max(x, dim)
 
@@ -451,8 +442,10 @@ _TORCH: dict[str, Function] = {
     "scaled_dot_product_attention": _of_one_dtype(
         _torch_attention, "scaled_dot_product_attention", 3
     ),
-    "addmm": _of_one_dtype(_torch_addmm, "addmm", 3),
-    "baddbmm": _of_one_dtype(_torch_addmm, "baddbmm", 3),
+    **{
+        name: _of_one_dtype(PYTORCHS_MATRICES[name], name, 3)
+        for name in ("addmm", "baddbmm")
+    },
     "linear": _of_one_dtype(_torch_linear, "linear", 3),
     **{
         name: _of_one_dtype(_COMMON[name], name, 2)

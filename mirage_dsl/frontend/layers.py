@@ -108,7 +108,7 @@ def _batched(function: Callable[[Tensor], Tensor], x: Any, rank: int, what: str)
 # -- Convolutions ----------------------------------------------------------------------
 
 
-def _biased(x: Tensor, bias: Any, rank: int) -> Any:
+def _biased(x: Tensor, bias: Any) -> Any:
     if bias is None:
         return x
     if tuple(bias.shape) != (x.shape[1],):
@@ -117,7 +117,7 @@ def _biased(x: Tensor, bias: Any, rank: int) -> Any:
             "channels; expected a number for each",
             user_location(),
         )
-    return x + f.reshape(bias, (-1,) + (1,) * rank)
+    return x + c.per_channel(x, bias)
 
 
 def _padding(
@@ -192,9 +192,9 @@ def _conv(
         kept = {0: x.handle.axes[0], 1: weight.handle.axes[0]}
         own = _is_product(window, numbers) and _is_exact(x)
         if own and x.shape[1] == weight.shape[1]:
-            return _biased(_of_channels(x, weight, "kc"), bias, rank)
+            return _biased(_of_channels(x, weight, "kc"), bias)
         found = _called(what, (x, weight), numbers, kept)
-        return _biased(found, bias, rank)
+        return _biased(found, bias)
 
     return _batched(run, x, rank, what)
 
@@ -227,9 +227,9 @@ def _conv_transpose(
             kept[1] = weight.handle.axes[1]
         own = _is_product(window, numbers) and _is_exact(x)
         if own and x.shape[1] == weight.shape[0]:
-            return _biased(_of_channels(x, weight, "ck"), bias, rank)
+            return _biased(_of_channels(x, weight, "ck"), bias)
         found = _called(what, (x, weight), numbers, kept)
-        return _biased(found, bias, rank)
+        return _biased(found, bias)
 
     return _batched(run, x, rank, what)
 

@@ -1178,7 +1178,7 @@ def gradient(
             "along each axis",
             user_location(),
         )
-    x = x if f.is_float(x) else f.to(x, x.recorder.origin.default_dtype() or f32)
+    x = f.as_floats(x)
     pairs = zip(axes, apart, strict=True)
     return [_slopes(f.swapaxes(x, at, -1), d, edge_order, at) for at, d in pairs]
 
@@ -1300,7 +1300,7 @@ def _rows_of_powers(x: Any, *, N: int | None = None) -> Any:  # noqa: N803
 def angle(x: Any) -> Any:
     """The angle of real numbers, pi below 0."""
     x = as_tensor("angle", x)
-    x = x if f.is_float(x) else f.to(x, x.recorder.origin.default_dtype() or f32)
+    x = f.as_floats(x)
     return f.where(f.equal(x, x), f.to(f.less(x, 0), x) * math.pi, x)
 
 

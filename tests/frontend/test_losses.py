@@ -270,6 +270,7 @@ REDUCED: dict[str, Function] = {
     "aminmax": lambda x: torch.stack(torch.aminmax(x, dim=1)),
     "aminmax of all": lambda x: x.aminmax().max - x.aminmax().min,
     "var": lambda x: torch.var(x, (0, 1), correction=2),
+    "var of too few": lambda x: torch.var(x, 1, correction=5),
     "var of a population": lambda x: torch.var(x, 1, False, True),
     "var of all": lambda x: torch.var(x, False) + torch.var(x),
     "std": lambda x: torch.std(x, dim=1, unbiased=False, keepdim=True),
@@ -283,6 +284,7 @@ REDUCED: dict[str, Function] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:var.*degrees of freedom is <= 0")
 @pytest.mark.parametrize("name", REDUCED)
 def test_reductions(name: str) -> None:
     same(REDUCED[name], drawn(2, 3, 4))
