@@ -1055,16 +1055,27 @@ def multi_head_attention_forward(*args: Any, **options: Any) -> tuple[Any, Any]:
 # -- Losses and distances --------------------------------------------------------------
 
 
-def reduced(what: str, each: Any, reduction: str) -> Any:
-    """A loss of each element, their mean or their sum."""
+def require_reduction(what: str, reduction: str) -> None:
+    """Refuse what losses are not reduced by."""
     if reduction not in ("none", "mean", "sum"):
         raise UnsupportedError(
             f"{what}: reduction={reduction!r}; expected 'mean', 'sum' or 'none'",
             user_location(),
         )
+
+
+def reduced(what: str, each: Any, reduction: str) -> Any:
+    """A loss of each element, their mean or their sum."""
+    require_reduction(what, reduction)
     if reduction == "none":
         return each
     return f.sum(each) if reduction == "sum" else f.mean(each)
+
+
+def of_rows(what: str, found: Any, reduction: str, *, single: bool) -> Any:
+    """Losses of rows, their mean or their sum; of a `single` one without an axis."""
+    found = reduced(what, found, reduction)
+    return f.squeeze(found, 0) if single and found.ndim else found
 
 
 def _weighted(each: Any, weight: Any) -> Any:
