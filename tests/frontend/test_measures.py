@@ -182,6 +182,7 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
             m * torch.hann_window(3, periodic=False) + torch.hamming_window(3),
             m * torch.hann_window(1),
             m * torch.logspace(0, 1, 3) + torch.as_tensor([1.0, 2.0, 3.0]),
+            m * torch.logspace(4.3, 7.9, 3, 2, dtype=torch.int64),
             torch.as_tensor(m > 0, dtype=torch.float32),
         ),
         (M,),
