@@ -386,13 +386,12 @@ def _product(multiply: Callable[..., Any]) -> Callable[..., Any]:
 
 def _einsum(equation: Any, *operands: Any) -> Any:
     """Products of two operands, or a sum of one."""
-    given = flat_arguments(operands)
-    if len(given) > 2:
+    first, *others = flat_arguments(operands)
+    if others[1:]:
         _refuse("einsum of three complex tensors or more", "take two at a time")
-    product = _product(lambda *parts: einsum(equation, *parts))
-    if len(given) == 2:
-        return product(*given)
-    return Complex(*(einsum(equation, part) for part in _parts_of(given[0])))
+    if others:
+        return _product(lambda *parts: einsum(equation, *parts))(first, others[0])
+    return Complex(*(einsum(equation, part) for part in _parts_of(first)))
 
 
 def _quotient(a: Any, b: Any) -> Any:

@@ -76,6 +76,13 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         (SIGNAL, WINDOW),
     ),
     "the real part alone": (lambda x: T.fft(T.fft(x, dim=-1), dim=-2).real, (X,)),
+    "a spectral convolution": (
+        lambda x, z: T.irfft(
+            torch.einsum("bif,iof->bof", T.rfft(x), z[:, :5, :3]), n=5, dim=-1
+        ),
+        (X[:, :3], Z),
+    ),
+    "sums of complex numbers": (lambda z: torch.einsum("bii->b", z[:, :5]), (Z,)),
     "power": (lambda x: T.rfft(x, norm="ortho").abs().square().mean(-1), (X,)),
     "stft": (
         lambda x, w: (
