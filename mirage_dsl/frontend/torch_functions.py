@@ -1271,7 +1271,8 @@ def corrcoef(input: Any) -> Any:
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # noqa: N803
-    """The powers of a vector's elements, as columns."""
+    """The powers of a vector's elements, as columns; of integers in int64."""
+    x = f.to(x, i64) if f.is_whole(x) else x
     count = int(x.shape[-1]) if N is None else integer(N, "N")
     powers = range(count) if increasing else range(count - 1, -1, -1)
     return f.stack([f.pow(x, power) for power in powers], -1)

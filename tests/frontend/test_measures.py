@@ -168,6 +168,10 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         ),
         (M,),
     ),
+    "powers of integers": (
+        lambda n: (torch.vander(n), torch.linalg.vander(n, N=4)),
+        ((9 * N).abs().byte(),),
+    ),
     "powers": (
         lambda m: (
             torch.vander(m[0]),
