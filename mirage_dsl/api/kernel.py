@@ -63,6 +63,7 @@ from mirage_dsl.frontend.arguments import (
     copied,
     device_kind,
     fields_of,
+    is_empty,
     is_module,
     is_record,
     is_sequence,
@@ -1034,6 +1035,8 @@ class Kernel:
     are written to the given tensors, which may be views of any strides, such as places
     in a cache, but must not share memory with the inputs where several kernels run.
 
+    Where an argument is empty the function runs as it is, by PyTorch or NumPy.
+
     Numbers, texts and functions that the function reads from its closure, its module,
     its defaults, its instance, or objects and containers there, are part of the
     program: when one changes, it is traced anew.  `reads` lists them, and what is not
@@ -1090,6 +1093,8 @@ class Kernel:
             return self.function(*args, **kwargs)
         self._refuse_specs(leaves)
         refuse_modes(leaves)
+        if any(map(is_empty, leaves)):
+            return self._as_it_is(args, kwargs, out)
         arguments = bind_arguments(self.function, args, kwargs)
         _refuse_gradients(arguments)
         self._read()
@@ -1101,6 +1106,17 @@ class Kernel:
             if call is not None:
                 self._calls.keep(key, call, age)
         return result
+
+    def _as_it_is(self, args: Any, kwargs: Any, out: Any) -> Any:
+        """What PyTorch or NumPy computes where an argument is empty.
+
+        Programs have no such tensors, and there is next to nothing to compute.
+        """
+        found = self.function(*args, **kwargs)
+        if out is None:
+            return found
+        results, taken = (list(map(to_pairs, leaves_of(t))) for t in (found, out))
+        return copied(results, taken, out)
 
     def _without_out(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Arguments by keyword without tensors for results, and those."""

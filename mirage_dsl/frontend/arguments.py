@@ -559,11 +559,19 @@ def spec_of(value: Any, name: str, location: SourceLocation | None) -> TensorSpe
     shape = tuple(int(extent) for extent in value.shape)
     if 0 in shape:
         raise ShapeError(
-            f"argument {name} has the shape {shape}: empty tensors are not supported; "
-            "skip the call",
+            f"argument {name} has the shape {shape}: programs have no empty tensors; "
+            "call the kernel of a function of PyTorch's or NumPy's alone, which runs "
+            "as it is then, or skip the call",
             location,
         )
     return TensorSpec(dtype, shape, _strides(value, shape))
+
+
+def is_empty(value: object) -> bool:
+    """Whether it is an array or a tensor, of those that are taken, without elements."""
+    plain = is_tensor_like(value) and not getattr(value, "is_nested", False)
+    strided = str(getattr(value, "layout", "torch.strided")) == "torch.strided"
+    return plain and strided and 0 in getattr(value, "shape", ())
 
 
 def _is_own_array(value: object) -> bool:
@@ -616,6 +624,31 @@ def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     if order == sorted(order):
         return tuple(range(len(shape)))
     return (*units, *order)
+
+
+def kept_back(
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Arguments that a function of PyTorch's was called with and does not hand on.
+
+    Of `l1_loss` that is the weight.
+    """
+    known = _parameters_of(function)
+    left = [name for name in known[len(args) :] if name not in kwargs]
+    frame = inspect.currentframe() if left else None
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    given = {} if frame is None else frame.f_locals
+    return {name: given[name] for name in left if given.get(name) is not None}
+
+
+@functools.cache
+def _parameters_of(function: Any) -> tuple[str, ...]:
+    """The parameters of a function that Python runs; none of others."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ()
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
 _BITS = 1024

@@ -24,11 +24,13 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import DType, f16, f32, f64, promote
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.elementary import ELEMENTARY
 from mirage_dsl.frontend.fourier import FOURIER
-from mirage_dsl.frontend.functions import NoTensor, as_tensor
+from mirage_dsl.frontend.functions import NoTensor, as_tensor, refusing
 from mirage_dsl.frontend.memory import link
 from mirage_dsl.frontend.program import shape_text
+from mirage_dsl.frontend.recorder import flat_arguments
 from mirage_dsl.frontend.tensor import Tensor
 
 _NAMES: Mapping[DType, str] = {f16: "complex32", f32: "complex64", f64: "complex128"}
@@ -50,6 +52,7 @@ def _compared(*_: Any) -> NoReturn:
     _refuse("a comparison of complex tensors")
 
 
+@refusing
 class Complex(NoTensor):
     """A complex tensor of a trace.
 
@@ -245,6 +248,10 @@ _OF_EITHER = frozenset(
 
 def _real_format(option: Any) -> Any:
     """The dtype of the parts for one that is complex; other options are themselves."""
+    if isinstance(option, Complex):
+        return option.real
+    if isinstance(option, Tensor):
+        _refuse(f"a complex tensor as {option.dtype}", "take z.real, or abs()")
     for dtype, name in _NAMES.items():
         if str(option).removeprefix("torch.") == name:
             return dtype
@@ -377,6 +384,16 @@ def _product(multiply: Callable[..., Any]) -> Callable[..., Any]:
     return product
 
 
+def _einsum(equation: Any, *operands: Any) -> Any:
+    """Products of two operands, or a sum of one."""
+    first, *others = flat_arguments(operands)
+    if others[1:]:
+        _refuse("einsum of three complex tensors or more", "take two at a time")
+    if others:
+        return _product(lambda *parts: einsum(equation, *parts))(first, others[0])
+    return Complex(*(einsum(equation, part) for part in _parts_of(first)))
+
+
 def _quotient(a: Any, b: Any) -> Any:
     (ar, ai), (br, bi) = _parts_of(a), _parts_of(b)
     if bi is not None:
@@ -466,6 +483,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("sub", "subtract"), _difference),
     **dict.fromkeys(("mul", "multiply"), _product(f.mul)),
     **dict.fromkeys(("matmul", "mm", "bmm"), _product(f.matmul)),
+    "einsum": _einsum,
     **dict.fromkeys(("div", "divide", "true_divide"), _quotient),
     **dict.fromkeys(("neg", "negative"), _negated),
     **dict.fromkeys(("abs", "absolute"), _size),

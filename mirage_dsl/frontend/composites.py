@@ -251,7 +251,8 @@ def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return added
 
 
-def _outer(a: Any, b: Any) -> Any:
+def outer(a: Any, b: Any) -> Any:
+    """The products of all pairs of elements of two vectors."""
     return f.expand_dims(a, 1) * f.expand_dims(b, 0)
 
 
@@ -332,8 +333,8 @@ MATRICES: Mapping[str, Callable[..., Any]] = {
 
 PYTORCHS_MATRICES: Mapping[str, Callable[..., Any]] = {
     "addbmm": _added(_summed_products),
-    "addmv": _added(f.matmul),
-    "addr": _added(_outer),
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added(f.matmul)),
+    "addr": _added(outer),
     "bilinear": bilinear,
     "block_diag": block_diag,
     "cartesian_prod": cartesian_prod,
@@ -417,7 +418,8 @@ def var(
     if not correction:
         return f.mean(centred, axis, keepdims=keepdims)
     count = math.prod(int(x.shape[a]) for a in normal_axes(axis, x.ndim, "var"))
-    return f.sum(centred, axis, keepdims=keepdims) / (count - correction)
+    divisor = max(count - correction, 0)
+    return f.sum(centred, axis, keepdims=keepdims) / divisor
 
 
 @public
@@ -565,8 +567,8 @@ def layer_norm(
     return _affine(_standardised(x, axis, eps), weight, bias)
 
 
-def _per_channel(x: Any, parameter: Any) -> Any:
-    """A parameter along axis 1, to be broadcast with x."""
+def per_channel(x: Any, parameter: Any) -> Any:
+    """A parameter along axis 1, to be broadcast with x; None of none."""
     if parameter is None:
         return None
     return f.reshape(parameter, (-1,) + (1,) * (len(x.shape) - 2))
@@ -590,7 +592,7 @@ def group_norm(
     split = f.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
     over = tuple(range(2, len(shape) + 1))
     y = f.reshape(_standardised(split, over, eps), shape)
-    return _affine(y, _per_channel(x, weight), _per_channel(x, bias))
+    return _affine(y, per_channel(x, weight), per_channel(x, bias))
 
 
 def instance_norm(
@@ -606,7 +608,7 @@ def instance_norm(
             user_location(),
         )
     y = _standardised(x, tuple(range(2, len(x.shape))), eps)
-    return _affine(y, _per_channel(x, weight), _per_channel(x, bias))
+    return _affine(y, per_channel(x, weight), per_channel(x, bias))
 
 
 @public
@@ -628,9 +630,9 @@ def batch_norm(
         over = (0, *range(2, len(x.shape)))
         y = _standardised(x, over, eps)
     else:
-        variance = _plus_eps(_per_channel(x, var), eps)
-        y = (x - _per_channel(x, mean)) / f.sqrt(variance)
-    return _affine(y, _per_channel(x, weight), _per_channel(x, bias))
+        variance = _plus_eps(per_channel(x, var), eps)
+        y = (x - per_channel(x, mean)) / f.sqrt(variance)
+    return _affine(y, per_channel(x, weight), per_channel(x, bias))
 
 
 @public

@@ -419,7 +419,16 @@ def _logspace(
     dtype: Any = None,
     device: Any = None,
 ) -> Any:
-    """Powers of a base, of so many exponents at equal distances."""
+    """Powers of a base, of so many exponents at equal distances.
+
+    Of integers both ends are whole, as PyTorch's, and no others.
+    """
+    wanted = dtype_of(dtype)
+    if wanted is not None and wanted.is_integer:
+        start, end = (
+            f.to(f.to(n, wanted), f32) if isinstance(n, Tensor) else int(n)
+            for n in (start, end)
+        )
     return _placed(f.pow(base, _linspace(start, end, steps)), dtype, device)
 
 

@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 
 from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.frontend.arguments import leaves_of
-from mirage_dsl.frontend.functions import NoTensor
+from mirage_dsl.frontend.functions import NoTensor, refusing
 
 
+@refusing
 class Unread(NoTensor):
     """What stands in for a tensor that may be made, and is refused where it is read."""
 
@@ -73,19 +74,3 @@ class Unknown(Unread):
             f"{self._advice}",
             user_location(),
         )
-
-
-def _refused(self: Unread, *_: Any) -> NoReturn:
-    self.refuse()
-
-
-_OPERATORS = (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
-    *("and", "or", "xor", "lshift", "rshift"),
-)
-_READERS = (
-    *("bool", "int", "float", "index", "len", "iter", "getitem", "setitem", "contains"),
-    *("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert", "round"),
-)
-for _name in (*_READERS, *_OPERATORS, *(f"{s}{o}" for s in "ri" for o in _OPERATORS)):
-    setattr(Unread, f"__{_name}__", _refused)

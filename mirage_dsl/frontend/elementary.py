@@ -7,6 +7,7 @@ square that is beyond the largest one.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from mirage_dsl.core.errors import UnsupportedError, user_location
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.functions import (
     apply,
+    as_floats,
     as_operand,
     as_tensor,
     float_of_numpy,
@@ -40,12 +42,25 @@ def _row(name: str) -> Callable[..., Any]:
     return function
 
 
+def _of_floats(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of floats, as which it takes integers and truth values.
+
+    A formula of them would wrap around where they do.
+    """
+
+    @functools.wraps(function)
+    def computed(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(as_floats(x) if _varies(x) else x, *args, **kwargs)
+
+    return computed
+
+
 atan2 = _row("atan2")
-cos = _row("cos")
-expm1 = _row("expm1")
-log1p = _row("log1p")
-log2 = _row("log2")
-sin = _row("sin")
+cos = _of_floats(_row("cos"))
+expm1 = _of_floats(_row("expm1"))
+log1p = _of_floats(_row("log1p"))
+log2 = _of_floats(_row("log2"))
+sin = _of_floats(_row("sin"))
 rint = _row("round")
 
 
@@ -264,6 +279,7 @@ def _zero_beside(x: Any, y: Any) -> Any:
     return zero if number is None else f.mul(zero, number)
 
 
+@_of_floats
 def logit(x: Any, eps: float | None = None) -> Any:
     """The logarithm of x over 1 - x, of x between eps and 1 - eps."""
     x = x if eps is None else f.clamp(x, eps, 1 - eps)
@@ -285,26 +301,31 @@ def ldexp(x: Any, exponent: Any) -> Any:
 # -- Trigonometric and hyperbolic functions --------------------------------------------
 
 
+@_of_floats
 def tan(x: Any) -> Any:
     """Sine over cosine."""
     return sin(x) / cos(x)
 
 
+@_of_floats
 def atan(x: Any) -> Any:
     """The angle whose tangent is x."""
     return atan2(x, 1.0)
 
 
+@_of_floats
 def asin(x: Any) -> Any:
     """The angle whose sine is x."""
     return atan2(x, f.sqrt((1 - x) * (1 + x)))
 
 
+@_of_floats
 def acos(x: Any) -> Any:
     """The angle whose cosine is x, between 0 and pi."""
     return atan2(f.sqrt((1 - x) * (1 + x)), x)
 
 
+@_of_floats
 def sinh(x: Any) -> Any:
     """Half the difference of the exponentials of x and -x."""
     size = f.abs(x)
@@ -315,12 +336,14 @@ def sinh(x: Any) -> Any:
     return f.where(f.less(x, 0), -found, found)
 
 
+@_of_floats
 def cosh(x: Any) -> Any:
     """Half the sum of the exponentials of x and -x."""
     root = f.exp(f.abs(x) * 0.5)
     return root * 0.5 * root + 0.5 / (root * root)
 
 
+@_of_floats
 def asinh(x: Any) -> Any:
     """The number whose hyperbolic sine is x."""
     size = f.abs(x)
@@ -331,6 +354,7 @@ def asinh(x: Any) -> Any:
     return f.where(f.less(x, 0), -found, found)
 
 
+@_of_floats
 def acosh(x: Any) -> Any:
     """The number, not below 0, whose hyperbolic cosine is x."""
     low = f.minimum(x, _LARGE)
@@ -338,6 +362,7 @@ def acosh(x: Any) -> Any:
     return f.where(f.greater(x, _LARGE), f.log(x) + math.log(2), near)
 
 
+@_of_floats
 def atanh(x: Any) -> Any:
     """The number whose hyperbolic tangent is x."""
     size = f.abs(x)
@@ -357,6 +382,7 @@ def hypot(a: Any, b: Any) -> Any:
     return f.where(endless, math.inf, more * f.sqrt(1 + ratio * ratio))
 
 
+@_of_floats
 def sinc(x: Any) -> Any:
     """The sine of pi x over pi x, and 1 at 0."""
     angle = x * math.pi

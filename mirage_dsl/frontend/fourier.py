@@ -8,10 +8,9 @@ parts is searched.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     UnsupportedError,
@@ -20,7 +19,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import arange
-from mirage_dsl.frontend.functions import as_tensor, is_float
+from mirage_dsl.frontend.functions import as_floats, as_tensor
 from mirage_dsl.frontend.layers import fold
 from mirage_dsl.frontend.program import Handle, shape_text, vars_of
 from mirage_dsl.frontend.rearranging import pad, roll, unfold
@@ -63,9 +62,7 @@ def _factor(norm: str | None, count: int, *, inverse: bool) -> float:
 
 def _part(what: str, x: Any) -> Tensor:
     """A part of a tensor, in a dtype that PyTorch transforms."""
-    x = as_tensor(what, x)
-    if not is_float(x):
-        x = f.to(x, x.recorder.origin.default_dtype() or f32)
+    x = as_floats(as_tensor(what, x))
     if x.handle.value.dtype not in (f32, f64):
         raise DTypeError(
             f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64: "
@@ -91,10 +88,7 @@ def _called(name: str, operands: Sequence[Tensor], axis: int, count: int) -> Ten
         lead, own, rest = _split(whole.axes, axis)
         merged.append(Handle(whole.value, (vars_of(lead), own, vars_of(rest))))
     kept = {0: merged[0].axes[0], 2: merged[0].axes[2]}
-    try:
-        made = recorder.library(OPERATORS[name], merged, {"n": (count,)}, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS[name], merged, {"n": (count,)}, kept)
     lead, _, rest = _split(axes, axis)
     return Tensor.made(recorder, Handle(made.value, (*lead, made.axes[1], *rest)), ())
 
@@ -203,7 +197,7 @@ def _axes(what: str, x: Any, s: Any, dim: Any) -> tuple[list[int], list[Any]]:
     """The axes of a transform, and how many elements of each count, if that is told."""
     if dim is None:
         dim = tuple(range(x.ndim) if s is None else range(-len(s), 0))
-    axes = [normal_axis(at, x.ndim, what) for at in flat_arguments((dim,))]
+    axes = list(normal_axes(flat_arguments((dim,)), x.ndim, what))
     counts: list[Any] = [None] * len(axes) if s is None else [*flat_arguments((s,))]
     if len(counts) != len(axes):
         raise ShapeError(
@@ -248,6 +242,20 @@ def _shift(sign: int) -> Function:
 
 
 # -- Frames ----------------------------------------------------------------------------
+
+
+class _Frames(NamedTuple):
+    """How a signal is cut into windows, and how their transforms are scaled."""
+
+    size: int
+    hop: int
+    norm: str | None
+
+
+def _frames(n_fft: Any, hop_length: Any, normalized: bool) -> _Frames:
+    size = integer(n_fft, "n_fft")
+    hop = size // 4 if hop_length is None else integer(hop_length, "hop_length")
+    return _Frames(size, hop, "ortho" if normalized else None)
 
 
 def _window(window: Any, n_fft: int, win_length: Any, like: Tensor) -> Any:
@@ -297,8 +305,13 @@ def stft(
             "align_to_window; pass return_complex=True, and take view_as_real of it",
             user_location(),
         )
-    x, n_fft = _part("stft", input[0]), integer(n_fft, "n_fft")
-    hop = n_fft // 4 if hop_length is None else integer(hop_length, "hop_length")
+    x = _part("stft", input[0])
+    n_fft, hop, norm = _frames(n_fft, hop_length, normalized)
+    if x.ndim not in (1, 2):
+        raise ShapeError(
+            f"stft of {shape_text(x.handle)}; expected a signal, or a batch of them",
+            user_location(),
+        )
     if center:
         lead = f.reshape(x, *(1,) * (3 - x.ndim), *x.shape)
         padded = pad(lead, (n_fft // 2, n_fft // 2), mode=pad_mode)
@@ -307,7 +320,7 @@ def stft(
     window = _window(window, n_fft, win_length, x)
     frames = frames if window is None else frames * window
     transform = fft if onesided is False else rfft
-    found = transform((frames, None), norm="ortho" if normalized else None)
+    found = transform((frames, None), norm=norm)
     return f.swapaxes(found[0], -1, -2), f.swapaxes(found[1], -1, -2)
 
 
@@ -328,8 +341,8 @@ def istft(
     Where no window has any weight the result is not finite; PyTorch raises an error.
     """
     real, imag = _parts("istft", input)
-    n_fft, count = integer(n_fft, "n_fft"), integer(real.shape[-1], "an extent")
-    hop = n_fft // 4 if hop_length is None else integer(hop_length, "hop_length")
+    n_fft, hop, norm = _frames(n_fft, hop_length, normalized)
+    count = integer(real.shape[-1], "an extent")
     half = real.shape[-2] != n_fft if onesided is None else onesided
     rows = n_fft // 2 + 1 if half else n_fft
     if real.ndim not in (2, 3) or real.shape[-2] != rows or hop < 1:
@@ -346,7 +359,6 @@ def istft(
         )
     # Of both halves PyTorch reads the first one alone.
     whole = (f.narrow(part, -2, 0, n_fft // 2 + 1) for part in (real, imag))
-    norm = "ortho" if normalized else None
     frames = irfft((next(whole), next(whole)), n_fft, -2, norm)
     start = n_fft // 2 if center else 0
     stop = n_fft + hop * (count - 1) - start if length is None else start + length

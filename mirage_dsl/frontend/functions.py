@@ -116,6 +116,35 @@ class NoTensor:
         raise NotImplementedError
 
 
+_OPERATORS = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+_READERS = (
+    *("bool", "int", "float", "complex", "index", "len", "iter", "getitem", "setitem"),
+    *("contains", "lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"),
+    "round",
+)
+_SPECIAL_NAMES = tuple(
+    f"__{name}__"
+    for name in (*_READERS, *_OPERATORS, *(f"{s}{o}" for s in "ri" for o in _OPERATORS))
+)
+
+N = TypeVar("N", bound=type[NoTensor])
+
+
+def refusing(kind: N) -> N:
+    """A class whose objects refuse those of Python's operators that it has not."""
+
+    def refused(self: NoTensor, *_: Any) -> NoReturn:
+        self.refuse()
+
+    for name in _SPECIAL_NAMES:
+        if getattr(kind, name, None) is getattr(object, name, None):
+            setattr(kind, name, refused)
+    return kind
+
+
 def as_operand(value: object) -> Operand:
     """A tensor or a Python number as an operand.
 
@@ -595,6 +624,16 @@ def float_of_numpy(given: Sequence[Any], operands: Sequence[Operand]) -> DType:
     return found if found.is_float else _NARROW.get(found, f64)
 
 
+def as_floats(x: Tensor) -> Tensor:
+    """The tensor, of integers and truth values as floats that its library makes."""
+    if is_float(x):
+        return x
+    origin = x.recorder.origin
+    if origin.library == "numpy":
+        return to(x, float_of_numpy([x], [x.handle]))
+    return to(x, origin.default_dtype() or f32)
+
+
 def is_numpys_number(value: object) -> bool:
     """Whether it is a number of NumPy's, which has a format, unlike Python's."""
     return isinstance(value, np.generic)
@@ -1060,13 +1099,19 @@ def mean(
 ) -> Any:
     """Arithmetic mean over axes, all of them by default."""
     x = as_tensor("mean", x)
-    found = averaged_format(x.handle.value.dtype, x.recorder.origin)
-    wanted = found if dtype is None else dtype
+    wanted = dtype
+    if dtype is None:
+        wanted = averaged_format(x.handle.value.dtype, x.recorder.origin)
     if wanted is not x.handle.value.dtype:
         x = to(x, wanted)
     axes, keep = normal_axes(axis, x.ndim, "mean"), kept(keepdims, "mean")
     # A factor that follows the extents, so that the program is right at every size.
     vars = x.recorder.dims.resolve(vars_of([x.handle.axes[i] for i in axes]))
+    if any(var.extent == 0 for var in vars):
+        raise ShapeError(
+            f"mean of {shape_text(x.handle)}, which has no elements there",
+            user_location(),
+        )
     factor = extents_of(vars, -1)
     total = x.recorder.reduce(SUM, x.handle, axes, keepdims=keep)
     found = x.recorder.elementwise(MUL, [total, factor])
@@ -1128,7 +1173,9 @@ def _place(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
     if axis is None:
         found = _place(op, what, flatten(x), 0, False)
         return reshape(found, (1,) * x.ndim) if keep else found
-    (at,) = normal_axes(axis, x.ndim, what)
+    if not normal_axes(axis, x.ndim, what):
+        return _place(op, what, flatten(x), 0, False)
+    at = normal_axis(axis, x.ndim, what)
     there = equal(x, reduced(op, what, x, at, True))
     if x.handle.value.dtype.is_float:
         there = bitwise_or(there, not_equal(x, x))
@@ -1154,7 +1201,9 @@ def _scanned(op: Operator, x: Any, axis: Any, dtype: Any) -> Tensor:
     x = _counted(op.name, x, dtype)
     if axis is None:
         x, axis = flatten(x), 0
-    (at,) = normal_axes(axis, x.ndim, op.name)
+    if x.recorder.origin.library == "torch" and not normal_axes(axis, x.ndim, op.name):
+        return x.clone()
+    at = normal_axis(axis, x.ndim, op.name)
     return Tensor.made(x.recorder, x.recorder.scan(op, x.handle, at), (x,))
 
 
@@ -1181,7 +1230,7 @@ def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tenso
     x = as_tensor(what, x)
     if not _is_index(index):
         raise DTypeError(f"{what} takes an index of integers", user_location())
-    (at,) = normal_axes(axis, x.ndim, what)
+    at = normal_axis(axis, x.ndim, what)
     number = _same_index(index)
     if number is not None:
         return _repeated(x, at, number, index, along=along)
@@ -1226,7 +1275,7 @@ def none_below_zero(index: Any, x: Any, axis: Any) -> Any:
         index = to(index, i64)
     if index.handle.value.dtype == u8:
         return index
-    (at,) = normal_axes(axis, x.ndim, "an index")
+    at = normal_axis(axis, x.ndim, "an index")
     number = _same_index(index)
     if number is not None:
         if number < 0:
@@ -1258,7 +1307,7 @@ def gather(x: Any, axis: Any, index: Any) -> Any:
         raise ShapeError(
             f"gather of {x!r} by {index!r}: both have as many axes", user_location()
         )
-    (at,) = normal_axes(axis, x.ndim, "gather")
+    at = normal_axis(axis, x.ndim, "gather")
     pairs = zip(x.handle.shape, index.handle.shape, strict=True)
     for i, (have, want) in enumerate(pairs):
         if i == at or have == want or have is None or want is None:
@@ -1521,10 +1570,10 @@ def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
         size = integer(sizes, "the size")
         starts = range(0, extent, builtins.max(size, 1))
         lengths = [builtins.min(size, extent - s) for s in starts]
-    if builtins.sum(lengths) != extent or builtins.min(lengths) < 1:
+    if builtins.sum(lengths) != extent or builtins.min(lengths) < 0:
         raise ShapeError(
             f"split of axis {at} with extent {extent} into {lengths}: the sizes must "
-            "be positive and add up",
+            "be 0 or more, and add up",
             user_location(),
         )
     starts = [builtins.sum(lengths[:i]) for i in range(len(lengths))]

@@ -33,7 +33,15 @@ from mirage_dsl.frontend.tensor import Tensor, at_integers, call
 
 Function = Callable[..., Any]
 
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
+_SIGNS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "pow": "**",
+    "shift_left": "<<",
+    "shift_right": ">>",
+}
 _ELEMENTWISE_NAMES = (
     "abs absolute add addcdiv addcmul celu clamp clamp_max clamp_min clip div divide "
     "elu eq equal erf exp exp2 ge greater greater_equal gt hardtanh le leaky_relu lerp "
@@ -41,7 +49,8 @@ _ELEMENTWISE_NAMES = (
     "maximum minimum mul multiply ne neg negative not_equal pow power reciprocal relu "
     "rsqrt selu sigmoid sqrt square sub subtract tanh threshold true_divide where "
     "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift "
-    "bitwise_xor"
+    "bitwise_xor conj_physical digamma erfc erfinv gcd i0 igamma igammac lcm lgamma "
+    "mvlgamma polygamma"
 )
 ELEMENTWISE = frozenset(
     {*_ELEMENTWISE_NAMES.split(), *ELEMENTARY, *PYTORCH_ONLY, "tril", "triu"}
@@ -52,7 +61,8 @@ _PLACING = frozenset(
     | {"masked_scatter", "scatter", "scatter_add", "scatter_reduce"}
 )
 _OTHERS = (
-    frozenset({"addmm", "baddbmm", "cumprod", "cumsum", "dropout", "fill_diagonal"})
+    frozenset({"addbmm", "addmm", "addmv", "addr", "baddbmm", "cumprod", "cumsum"})
+    | {"dropout", "fill_diagonal", "renorm"}
     | _PLACING
 )
 _NO_METHOD_NAMES = (

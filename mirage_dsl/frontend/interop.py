@@ -27,7 +27,7 @@ from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import torch_functions
-from mirage_dsl.frontend.arguments import is_array, leaves_of
+from mirage_dsl.frontend.arguments import is_array, kept_back, leaves_of
 from mirage_dsl.frontend.complex_numbers import (
     COMPLEX_OF_REAL,
     Complex,
@@ -38,6 +38,7 @@ from mirage_dsl.frontend.composites import (
     NUMPYS_MATRICES,
     PYTORCHS_MATRICES,
     einsum,
+    outer,
 )
 from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
@@ -92,10 +93,6 @@ def _moveaxis(x: Any, source: Any, destination: Any) -> Any:
     for end, start in sorted(zip(ends, starts, strict=True)):
         order.insert(end, start)
     return f.permute(x, order)
-
-
-def _outer(a: Any, b: Any) -> Any:
-    return f.expand_dims(a, 1) * f.expand_dims(b, 0)
 
 
 def _raveled(x: Any) -> Any:
@@ -166,8 +163,8 @@ _COMMON: dict[str, Function] = {
     "moveaxis": _moveaxis,
     "movedim": _moveaxis,
     "mv": f.matmul,
-    "outer": _outer,
-    "ger": _outer,
+    "outer": outer,
+    "ger": outer,
     "swapdims": f.swapaxes,
     "swap_axes": f.swapaxes,
     "t": _reversed,
@@ -335,12 +332,6 @@ def _torch_linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return f.linear(input, weight, bias)
 
 
-def _torch_addmm(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    product = f.matmul(a, b)
-    scaled = product if alpha == 1 else product * alpha
-    return scaled + (bias if beta == 1 else bias * beta)
-
-
 def _torch_max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return x.max(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.max(x, dim)
 
@@ -451,8 +442,10 @@ _TORCH: dict[str, Function] = {
     "scaled_dot_product_attention": _of_one_dtype(
         _torch_attention, "scaled_dot_product_attention", 3
     ),
-    "addmm": _of_one_dtype(_torch_addmm, "addmm", 3),
-    "baddbmm": _of_one_dtype(_torch_addmm, "baddbmm", 3),
+    **{
+        name: _of_one_dtype(PYTORCHS_MATRICES[name], name, 3)
+        for name in ("addmm", "baddbmm")
+    },
     "linear": _of_one_dtype(_torch_linear, "linear", 3),
     **{
         name: _of_one_dtype(_COMMON[name], name, 2)
@@ -467,6 +460,7 @@ _TORCH: dict[str, Function] = {
         name: _of_one_dtype(function, name, 3) if "conv" in name else function
         for name, function in WINDOWS.items()
     },
+    "adaptive_max_pool1d": WINDOWS["adaptive_max_pool1d_with_indices"],
     "lerp": _of_one_dtype(torch_functions.lerp, "lerp", 3),
     "prelu": _of_one_dtype(torch_functions.FUNCTIONS["prelu"], "prelu", 2),
     "max": _torch_max,
@@ -569,8 +563,12 @@ _REDUCTIONS: dict[str, Function] = {
 }
 _OTHER_ORDER = ("batch_norm",)
 """Functions whose arguments come in another order in `torch` itself."""
-_FUNCTIONAL: Mapping[str, Function] = {**_TORCH, "unfold": im2col}
-"""Functions of `torch.nn.functional`: some names are those of other methods."""
+_FUNCTIONAL: Mapping[str, Function] = {
+    **_TORCH,
+    "adaptive_max_pool1d": WINDOWS["adaptive_max_pool1d"],
+    "unfold": im2col,
+}
+"""Functions of `torch.nn.functional`: some names are those of others in `torch`."""
 _SILENT = ("out", "size_average", "reduce", "weight", "_stacklevel")
 """Arguments that PyTorch's own functions pass on, with these values, to say nothing."""
 
@@ -618,6 +616,7 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     in_place, out = told.pop("inplace", False), told.pop("out", None)
     functional = getattr(function, "__module__", "") == "torch.nn.functional"
     if functional:
+        told.update(kept_back(function, args, kwargs))
         _name_reduction(told)
     table = _FUNCTIONAL if functional else _TORCH
     bare = name.strip("_")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     user_location,
@@ -21,7 +20,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.constructors import CONSTRUCTORS, positions
 from mirage_dsl.frontend.functions import as_tensor, complement
-from mirage_dsl.frontend.layers import reduced
+from mirage_dsl.frontend.layers import of_rows
 from mirage_dsl.frontend.program import Handle, vars_of
 from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.tensor import Tensor
@@ -57,13 +56,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
     each = f.maximum(1 - own + f.expand_dims(x, 1), 0)
     counts = f.bitwise_and(f.expand_dims(known, 2), f.expand_dims(other, 1))
     found = f.sum(f.where(counts, each, 0.0), (1, 2)) / x.shape[1]
-    return _of_rows("multilabel_margin_loss", found, reduction, single=single)
-
-
-def _of_rows(what: str, found: Any, reduction: str, *, single: bool) -> Any:
-    """Losses of rows, their mean or their sum; of a `single` one without an axis."""
-    found = reduced(what, found, reduction)
-    return f.squeeze(found, 0) if single and found.ndim else found
+    return of_rows("multilabel_margin_loss", found, reduction, single=single)
 
 
 # -- Sequences -------------------------------------------------------------------------
@@ -98,15 +91,21 @@ def ctc_loss(
         )
     single = x.ndim == 2
     x = f.expand_dims(x, 1) if single else x
+    free, classes = integer(blank, "blank"), x.shape[-1]
+    if isinstance(classes, int) and not 0 <= free < classes:
+        raise ShapeError(
+            f"ctc_loss with blank={free} of {classes} classes; expected one of them",
+            user_location(),
+        )
     given = _lengths(input_lengths), _lengths(target_lengths)
     numbers = {
-        "blank": (integer(blank, "blank"),),
+        "blank": (free,),
         "infinite": (int(bool(zero_infinity)),),
     }
     found = _aligned((x, *(f.to(t, x) for t in (labels, *given))), numbers)
     if reduction == "mean":
         found = found / f.maximum(f.to(given[1], x), 1)
-    return _of_rows("ctc_loss", found, reduction, single=single)
+    return of_rows("ctc_loss", found, reduction, single=single)
 
 
 def _lengths(given: Any) -> Any:
@@ -124,12 +123,7 @@ def _aligned(
     handles = [recorder.spread(x.handle) for x in operands]
     ranks = {"ranks": tuple(len(h.axes) for h in handles)}
     kept = {0: handles[0].axes[1]}
-    try:
-        made = recorder.library(
-            OPERATORS["ctc_loss"], handles, {**ranks, **numbers}, kept
-        )
-    except CheckError as error:
-        raise ShapeError(f"ctc_loss: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS["ctc_loss"], handles, {**ranks, **numbers}, kept)
     return Tensor.made(recorder, Handle(made.value, (vars_of(made.axes),)), operands)
 
 

@@ -20,7 +20,6 @@ from functools import partial, reduce
 from typing import Any, NoReturn
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     UnsupportedError,
@@ -35,7 +34,7 @@ from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
 from mirage_dsl.frontend.functions import as_tensor, is_condition
 from mirage_dsl.frontend.places import scattered
-from mirage_dsl.frontend.program import DimVars, Handle, vars_of
+from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
 from mirage_dsl.frontend.rearranging import (
     broadcast_tensors,
     pad,
@@ -83,11 +82,8 @@ def _called(
                 f"{name} of truth values; cast them to numbers", user_location()
             )
     recorder = operands[0].recorder
-    try:
-        handles = [operand.handle for operand in operands]
-        made = recorder.library(OPERATORS[name], handles, numbers, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    handles = [operand.handle for operand in operands]
+    made = recorder.library(OPERATORS[name], handles, numbers, kept)
     return Tensor.made(recorder, made, operands)
 
 
@@ -112,8 +108,16 @@ def _batched(function: Callable[[Tensor], Tensor], x: Any, rank: int, what: str)
 # -- Convolutions ----------------------------------------------------------------------
 
 
-def _biased(x: Tensor, bias: Any, rank: int) -> Any:
-    return x if bias is None else x + f.reshape(bias, (-1,) + (1,) * rank)
+def _biased(x: Tensor, bias: Any) -> Any:
+    if bias is None:
+        return x
+    if tuple(bias.shape) != (x.shape[1],):
+        raise ShapeError(
+            f"a bias {tuple(bias.shape)} of a convolution that makes {x.shape[1]} "
+            "channels; expected a number for each",
+            user_location(),
+        )
+    return x + c.per_channel(x, bias)
 
 
 def _padding(
@@ -167,12 +171,18 @@ def _conv(
     what = f"conv{rank}d"
     weight, window = _weight(weight, rank, what)
     dilation = _several(dilation, rank, f"dilation of {what}")
+    steps = _several(stride, rank, f"stride of {what}")
+    if padding == "same" and set(steps) != {1}:
+        raise UnsupportedError(
+            f"{what} with padding='same' and stride={steps}; expected a stride of 1",
+            user_location(),
+        )
     odd = [n % 2 for n in _both_sides(window, dilation)]
     if padding == "same" and any(odd):
         # The side behind has one more.
         x = pad(x, [n for more in reversed(odd) for n in (0, more)])
     numbers = {
-        "stride": _several(stride, rank, f"stride of {what}"),
+        "stride": steps,
         "padding": _padding(padding, window, dilation, what),
         "dilation": dilation,
         "groups": _several(groups, 1, f"groups of {what}"),
@@ -182,9 +192,9 @@ def _conv(
         kept = {0: x.handle.axes[0], 1: weight.handle.axes[0]}
         own = _is_product(window, numbers) and _is_exact(x)
         if own and x.shape[1] == weight.shape[1]:
-            return _biased(_of_channels(x, weight, "kc"), bias, rank)
+            return _biased(_of_channels(x, weight, "kc"), bias)
         found = _called(what, (x, weight), numbers, kept)
-        return _biased(found, bias, rank)
+        return _biased(found, bias)
 
     return _batched(run, x, rank, what)
 
@@ -217,9 +227,9 @@ def _conv_transpose(
             kept[1] = weight.handle.axes[1]
         own = _is_product(window, numbers) and _is_exact(x)
         if own and x.shape[1] == weight.shape[0]:
-            return _biased(_of_channels(x, weight, "ck"), bias, rank)
+            return _biased(_of_channels(x, weight, "ck"), bias)
         found = _called(what, (x, weight), numbers, kept)
-        return _biased(found, bias, rank)
+        return _biased(found, bias)
 
     return _batched(run, x, rank, what)
 
@@ -519,6 +529,10 @@ def _lp_pool(
     ceil_mode: bool = False,
 ) -> Any:
     """PyTorch's norms of windows over so many axes, by roots of sums of powers."""
+    if math.isinf(norm_type):
+        sign = math.copysign(1, norm_type)
+        sizes = f.abs(x) * sign
+        return _max_pool(rank, sizes, kernel_size, stride, 0, 1, ceil_mode) * sign
     window = _several(kernel_size, rank, f"kernel_size of lp_pool{rank}d")
     powers = f.pow(x, norm_type)
     found = _avg_pool(rank, powers, window, stride, 0, ceil_mode) * math.prod(window)
@@ -578,7 +592,9 @@ def affine_grid(theta: Any, size: Any, align_corners: bool | None = None) -> Any
         )
     points = [CONSTRUCTORS["ones"](*extents, dtype=theta.dtype)]
     for axis, extent in enumerate(extents):
-        along = CONSTRUCTORS["linspace"](-1.0, 1.0, extent, dtype=theta.dtype)
+        # A single one is in the middle.
+        end = 1.0 if extent > 1 else 0.0
+        along = CONSTRUCTORS["linspace"](-end, end, extent, dtype=theta.dtype)
         # Without corners the ends are half a pixel inside.
         along = along if align_corners else along * ((extent - 1) / extent)
         placed = f.reshape(along, *(-1 if i == axis else 1 for i in range(rank)))
@@ -697,6 +713,14 @@ def interpolate(
             "with 'bilinear' or 'bicubic'",
             user_location(),
         )
+    if align_corners is not None and "corners" not in getattr(
+        OPERATORS.get(name), "attributes", ()
+    ):
+        raise UnsupportedError(
+            f"interpolate with mode={mode!r} and align_corners; it goes with linear, "
+            "bilinear, bicubic and trilinear",
+            user_location(),
+        )
     wanted, factors = _size(x, size, scale_factor)
     if mode == "area":
         return _adaptive_pool("avg", rank, x, wanted)
@@ -715,6 +739,15 @@ def _size(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The extents to interpolate to, and factors if they give no whole ones."""
     rank = x.ndim - 2
+    counts = [
+        len(n) if is_sequence(n) else rank for n in (size, scale) if n is not None
+    ]
+    if counts != [rank]:
+        raise ShapeError(
+            f"interpolate of {shape_text(x.handle)} with size={size}, "
+            f"scale_factor={scale}; expected one of them, a number or {rank}",
+            user_location(),
+        )
     if size is not None:
         return _several(size, rank, "size of interpolate"), ()
     factors = [float(s) for s in (scale if is_sequence(scale) else (scale,) * rank)]
@@ -831,10 +864,7 @@ def _result(
     batch = axes[0 if numbers["batch_first"][0] else 1]
     kept: dict[int, DimVars] = {1: batch} if last else {0: axes[0], 1: axes[1]}
     handles = [t.handle for t in operands]
-    try:
-        made = recorder.library(OPERATORS[name], handles, numbers, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS[name], handles, numbers, kept)
     return Tensor.made(recorder, made, ())
 
 
@@ -1025,20 +1055,60 @@ def multi_head_attention_forward(*args: Any, **options: Any) -> tuple[Any, Any]:
 # -- Losses and distances --------------------------------------------------------------
 
 
-def reduced(what: str, each: Any, reduction: str) -> Any:
-    """A loss of each element, their mean or their sum."""
+def require_reduction(what: str, reduction: str) -> None:
+    """Refuse what losses are not reduced by."""
     if reduction not in ("none", "mean", "sum"):
         raise UnsupportedError(
             f"{what}: reduction={reduction!r}; expected 'mean', 'sum' or 'none'",
             user_location(),
         )
+
+
+def reduced(what: str, each: Any, reduction: str) -> Any:
+    """A loss of each element, their mean or their sum."""
+    require_reduction(what, reduction)
     if reduction == "none":
         return each
     return f.sum(each) if reduction == "sum" else f.mean(each)
 
 
+def of_rows(what: str, found: Any, reduction: str, *, single: bool) -> Any:
+    """Losses of rows, their mean or their sum; of a `single` one without an axis."""
+    found = reduced(what, found, reduction)
+    return f.squeeze(found, 0) if single and found.ndim else found
+
+
 def _weighted(each: Any, weight: Any) -> Any:
     return each if weight is None else each * weight
+
+
+def _averaged(what: str, each: Any, x: Any, weight: Any, reduction: str) -> Any:
+    """The same with a weight for each element, by whose sum a mean is divided."""
+    if weight is None:
+        return reduced(what, each, reduction)
+    _require_alike(what, x, weight, "weight")
+    total = reduced(what, each * weight, "sum" if reduction == "mean" else reduction)
+    return total / f.sum(weight) if reduction == "mean" else total
+
+
+def _require_alike(what: str, x: Any, other: Any, name: str) -> None:
+    """Refuse another operand that has not the first one's shape."""
+    given, own = as_tensor(what, x).handle, as_tensor(what, other).handle
+    pairs = zip(given.shape, own.shape, strict=False)
+    if len(given.axes) != len(own.axes) or any(a != b for a, b in pairs):
+        raise ShapeError(
+            f"{what} of {shape_text(given)} with {name} {shape_text(own)}; expected "
+            "one shape",
+            user_location(),
+        )
+
+
+def _require_number(what: str, name: str, value: float, *, fits: bool) -> None:
+    """Refuse a number that a loss has no meaning for."""
+    if not fits:
+        raise UnsupportedError(
+            f"{what} with {name}={value}; expected a larger number", user_location()
+        )
 
 
 # -- Of differences --------------------------------------------------------------------
@@ -1048,25 +1118,39 @@ def mse_loss(
     x: Any, target: Any, *, reduction: str = "mean", weight: Any = None
 ) -> Any:
     """Squares of differences: their mean, their sum, or each."""
-    return reduced("mse_loss", _weighted(f.square(x - target), weight), reduction)
+    return _averaged("mse_loss", f.square(x - target), x, weight, reduction)
 
 
 def l1_loss(x: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Any:
     """Absolute differences: their mean, their sum, or each."""
-    return reduced("l1_loss", _weighted(f.abs(x - target), weight), reduction)
+    return _averaged("l1_loss", f.abs(x - target), x, weight, reduction)
 
 
-def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
-    """Half of the squares of differences up to delta, beyond it delta times as much."""
+def huber_loss(
+    x: Any,
+    target: Any,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: Any = None,
+) -> Any:
+    """Half of the squares of differences up to delta, beyond it delta times as much.
+
+    With weights the mean is over the number of elements, as PyTorch's.
+    """
+    _require_number("huber_loss", "delta", delta, fits=delta > 0)
+    if weight is not None:
+        _require_alike("huber_loss", x, weight, "weight")
     far = f.abs(x - target)
     near = f.minimum(far, delta)
-    return reduced("huber_loss", near * (far - 0.5 * near), reduction)
+    each = _weighted(near * (far - 0.5 * near), weight)
+    return reduced("huber_loss", each, reduction)
 
 
 def smooth_l1_loss(
     x: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0
 ) -> Any:
     """The huber loss over beta; absolute differences if that is 0."""
+    _require_number("smooth_l1_loss", "beta", beta, fits=beta >= 0)
     if not beta:
         return l1_loss(x, target, reduction=reduction)
     return huber_loss(x, target, reduction, beta) / beta
@@ -1095,6 +1179,7 @@ def binary_cross_entropy(
     x: Any, target: Any, weight: Any = None, *, reduction: str = "mean"
 ) -> Any:
     """Minus the logarithm of the probability that x gives to a target of 0 and 1."""
+    _require_alike("binary_cross_entropy", x, target, "target")
     yes, no = (f.maximum(log, _LEAST_LOG) for log in (f.log(x), log1p(-x)))
     each = _weighted((target - 1) * no - target * yes, weight)
     return reduced("binary_cross_entropy", each, reduction)
@@ -1109,6 +1194,7 @@ def binary_cross_entropy_with_logits(
     pos_weight: Any = None,
 ) -> Any:
     """The same of the sigmoid of x, at any x without overflow."""
+    _require_alike("binary_cross_entropy_with_logits", x, target, "target")
     rest = _softplus(-x)
     if pos_weight is not None:
         rest = rest * ((pos_weight - 1) * target + 1)
@@ -1130,8 +1216,14 @@ def multilabel_soft_margin_loss(
 
 
 def soft_margin_loss(x: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """The logarithm of one plus exp(-target x), for targets of 1 and -1."""
-    return reduced("soft_margin_loss", _softplus(-target * x), reduction)
+    """The logarithm of one plus exp(-target x), for targets of 1 and -1.
+
+    As PyTorch's it is infinite where the tensor's format holds no such exponential.
+    """
+    power = as_tensor("soft_margin_loss", -target * x)
+    largest = math.log(power.handle.value.dtype.max)
+    each = f.where(f.greater(power, largest), math.inf, _softplus(power))
+    return reduced("soft_margin_loss", each, reduction)
 
 
 def gaussian_nll_loss(
@@ -1144,7 +1236,9 @@ def gaussian_nll_loss(
 ) -> Any:
     """Minus the logarithm of a normal density, without its constant unless `full`."""
     varies = hasattr(var, "ndim")
-    if varies and var.ndim == x.ndim - 1 and tuple(var.shape) == tuple(x.shape)[:-1]:
+    if not varies:
+        _require_number("gaussian_nll_loss", "var", var, fits=var >= 0)
+    elif var.ndim == x.ndim - 1 and tuple(var.shape) == tuple(x.shape)[:-1]:
         var = var.unsqueeze(-1)
     var = f.maximum(var, eps) if varies else max(var, eps)
     log = f.log(var) if varies else math.log(var)
@@ -1220,6 +1314,8 @@ def triplet_margin_with_distance_loss(
     reduction: str = "mean",
 ) -> Any:
     """The same by a distance of one's own."""
+    _require_number("triplet_margin_loss", "margin", margin, fits=margin > 0)
+    _require_one_rank("triplet_margin_loss", anchor, positive, negative)
     distance = distance_function or pairwise_distance
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
@@ -1227,10 +1323,19 @@ def triplet_margin_with_distance_loss(
     return reduced("triplet_margin_loss", f.maximum(near - far + margin, 0), reduction)
 
 
+def _require_one_rank(what: str, *tensors: Any) -> None:
+    if len({t.ndim for t in tensors}) > 1:
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+        raise ShapeError(
+            f"{what} of {shapes}; expected as many axes each", user_location()
+        )
+
+
 def margin_ranking_loss(
     x: Any, y: Any, target: Any, margin: float = 0, *, reduction: str = "mean"
 ) -> Any:
     """By how much x is not above y (target 1), or below it (-1), by a margin."""
+    _require_one_rank("margin_ranking_loss", x, y, target)
     # In this order, which counts of integers without a sign.
     each = f.maximum(-target * (x - y) + margin, 0)
     return reduced("margin_ranking_loss", each, reduction)
@@ -1266,6 +1371,12 @@ def cosine_similarity(x: Any, y: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     product of two that are long may be beyond their format.
     """
     x, y = f.as_tensor("cosine_similarity", x), f.as_tensor("cosine_similarity", y)
+    if not (f.is_float(x) or f.is_float(y)):
+        raise DTypeError(
+            "cosine_similarity of tensors without fractions; PyTorch has it of floats: "
+            "convert one of them first, as with .float()",
+            user_location(),
+        )
     # Norms are of the shape that both have: an axis may be as long in one alone.
     directions = [_direction(t, dim, eps) for t in broadcast_tensors(x, y)]
     found = f.sum(f.mul(*directions), dim)

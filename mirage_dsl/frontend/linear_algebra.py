@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     UnsupportedError,
@@ -29,6 +28,11 @@ from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import integer, normal_axes
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
+
+
+def _refuse(what: str, advice: str) -> NoReturn:
+    raise UnsupportedError(f"{what} cannot be traced; {advice}", user_location())
+
 
 # -- Library operators -----------------------------------------------------------------
 
@@ -85,10 +89,7 @@ def _called(
     (first, lead), (last, _) = batches[0], batches[-1]
     kept = {0: first.axes[0], **({2: last.axes[2]} if columns else {})}
     given = {key: (int(value),) for key, value in numbers.items()}
-    try:
-        made = recorder.library(OPERATORS[name], [b for b, _ in batches], given, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS[name], [b for b, _ in batches], given, kept)
     found = Handle(made.value, (*lead, *made.axes[1:]))
     return Tensor.made(recorder, found, operands)
 
@@ -269,6 +270,27 @@ def solve_triangular(
     return _called("solve_triangular", *operands, columns=True, **numbers)
 
 
+class Triangular(NamedTuple):
+    """PyTorch's pair of a solution and the triangle."""
+
+    solution: Any
+    cloned_coefficient: Any
+
+
+def _triangular_solve(
+    input: Any,
+    A: Any,  # noqa: N803
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> Triangular:
+    """The same by the name and the arguments that PyTorch had before."""
+    matrix = f.swapaxes(A, -1, -2) if transpose else A
+    turned = upper != transpose
+    found = solve_triangular(matrix, input, upper=turned, unitriangular=unitriangular)
+    return Triangular(found, A)
+
+
 def cholesky_solve(input: Any, L: Any, upper: bool = False) -> Any:  # noqa: N803
     """The X of A X = B, of which the right sides come first, by the factor L of A."""
     other = f.swapaxes(L, -1, -2)
@@ -304,12 +326,12 @@ def lstsq(
     Raises:
         UnsupportedError: A limit for small singular values is given.
     """
-    del driver
+    if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
+        _refuse(f"lstsq with driver={driver!r}", "expected None or 'gels'")
     if rcond is not None:
-        raise UnsupportedError(
-            "lstsq with rcond, which PyTorch has on the CPU alone; use "
-            "linalg.pinv(A, rtol=rcond) @ B",
-            user_location(),
+        _refuse(
+            "lstsq with rcond, which PyTorch has on the CPU alone,",
+            "use linalg.pinv(A, rtol=rcond) @ B",
         )
     system = _system("lstsq", A, B, vectors=True)
     found = _called("lstsq", system.matrices, system.sides, columns=True)
@@ -344,12 +366,14 @@ def qr(A: Any, mode: str = "reduced") -> QR:  # noqa: N803
         UnsupportedError: The mode has another name.
     """
     if mode not in ("reduced", "complete"):
-        raise UnsupportedError(
-            f"qr with mode={mode!r}; expected 'reduced' or 'complete', of which take R",
-            user_location(),
-        )
+        _refuse(f"qr with mode={mode!r}", "take R of 'reduced' or 'complete'")
     x, whole = _matrices("qr", A), mode == "complete"
     return QR(_called("qr_q", x, whole=whole), _called("qr_r", x, whole=whole))
+
+
+def _qr(input: Any, some: bool = True) -> QR:
+    """The same by the name and the argument that PyTorch had before."""
+    return qr(input, "reduced" if some else "complete")
 
 
 class LU(NamedTuple):
@@ -387,6 +411,22 @@ def svd(
     return SVD(*(_called(name, x, whole=full_matrices) for name in names))
 
 
+class SingularValues(NamedTuple):
+    """PyTorch's older triple, in which the vectors of both sides are columns."""
+
+    U: Any
+    S: Any
+    V: Any
+
+
+def _svd(input: Any, some: bool = True, compute_uv: bool = True) -> SingularValues:
+    """The same by the name and the arguments that PyTorch had before."""
+    if not compute_uv:
+        _refuse("svd with compute_uv=False", "use linalg.svdvals")
+    left, values, right = svd(input, not some)
+    return SingularValues(left, values, f.swapaxes(right, -1, -2))
+
+
 def svdvals(A: Any, *, driver: Any = None) -> Any:  # noqa: N803
     """Singular values, the largest first."""
     del driver
@@ -402,7 +442,7 @@ class Eigen(NamedTuple):
 
 def eigh(A: Any, UPLO: str = "L") -> Eigen:  # noqa: N803
     """Eigenvalues and eigenvectors of symmetric matrices, of one triangle."""
-    x, upper = _matrices("eigh", A, square=True), UPLO.upper() == "U"
+    x, upper = _matrices("eigh", A, square=True), _is_upper(UPLO)
     return Eigen(
         _called("eigh", x, upper=upper), _called("eigh_vectors", x, upper=upper)
     )
@@ -411,7 +451,14 @@ def eigh(A: Any, UPLO: str = "L") -> Eigen:  # noqa: N803
 def eigvalsh(A: Any, UPLO: str = "L") -> Any:  # noqa: N803
     """The eigenvalues of the same."""
     x = _matrices("eigvalsh", A, square=True)
-    return _called("eigvalsh", x, upper=UPLO.upper() == "U")
+    return _called("eigvalsh", x, upper=_is_upper(UPLO))
+
+
+def _is_upper(triangle: str) -> bool:
+    """Whether a triangle is the upper one, by its letter."""
+    if triangle.upper() not in ("L", "U"):
+        _refuse(f"the triangle {triangle!r} of a matrix", "expected 'L' or 'U'")
+    return triangle.upper() == "U"
 
 
 # -- Of several axes -------------------------------------------------------------------
@@ -442,12 +489,15 @@ def tensorsolve(A: Any, B: Any, dims: Any = None) -> Any:  # noqa: N803
 
 def matrix_rank(
     A: Any,  # noqa: N803
+    tol: Any = None,
+    hermitian: bool = False,
     *,
     atol: Any = None,
     rtol: Any = None,
-    hermitian: bool = False,
 ) -> Any:
-    """How many singular values are above a limit."""
+    """How many singular values are above a limit, which `tol` says alone."""
+    if tol is not None:
+        atol, rtol = tol, 0.0
     x = _matrices("matrix_rank", A, square=hermitian)
     x = _symmetric(x) if hermitian else x
     values = svdvals(x)
@@ -503,7 +553,10 @@ LINEAR_ALGEBRA: Mapping[str, Callable[..., Any]] = {
     "matrix_exp": matrix_exp,
     "matrix_power": matrix_power,
     "pinverse": _pinverse,
+    "qr": _qr,
     "slogdet": slogdet,
+    "svd": _svd,
+    "triangular_solve": _triangular_solve,
 }
 """By PyTorch's names."""
 

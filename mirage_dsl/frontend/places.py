@@ -34,7 +34,6 @@ from types import FrameType
 from typing import Any, NoReturn, cast
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     TraceError,
@@ -53,7 +52,7 @@ from mirage_dsl.frontend.indices import (
 )
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text, vars_of
-from mirage_dsl.frontend.recorder import integer, normal_axes, normal_axis
+from mirage_dsl.frontend.recorder import integer, normal_axis
 from mirage_dsl.frontend.tensor import Tensor, refuse_bytes
 from mirage_dsl.ops.table import OPERATORS
 
@@ -434,10 +433,7 @@ def _sums(name: str, size: Any, axis: int, index: Tensor, source: Tensor) -> Ten
     handles = [merged, _three_axes(index, axis) if index.ndim > 1 else index.handle]
     kept = {0: merged.axes[0], 2: merged.axes[2]}
     size = integer(size, "the number of places")
-    try:
-        made = recorder.library(OPERATORS[name], handles, {"size": (size,)}, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = recorder.library(OPERATORS[name], handles, {"size": (size,)}, kept)
     axes = source.handle.axes
     found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
     return Tensor.made(recorder, found, ())
@@ -469,7 +465,7 @@ def _target(what: str, x: Any, dim: Any, index: Any) -> tuple[Tensor, int]:
     x = as_tensor(what, x)
     if not isinstance(index, Tensor) or not index.handle.value.dtype.is_integer:
         raise DTypeError(f"{what} takes an index of integers", user_location())
-    (at,) = normal_axes(dim, x.ndim, what)
+    at = normal_axis(dim, x.ndim, what)
     return x, at
 
 
@@ -1008,7 +1004,7 @@ def index_add(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> A
     x = as_tensor("index_add", x)
     if not isinstance(index, Selected) or index.axis is None:
         return added_at(x, dim, index, source, alpha=alpha)
-    (at,) = normal_axes(dim, x.ndim, "index_add")
+    at = normal_axis(dim, x.ndim, "index_add")
     same = isinstance(source, Selected) and source.is_of_places_of(index)
     if at or not same or source.rank != x.ndim - 1:
         index.refuse()

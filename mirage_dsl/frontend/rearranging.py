@@ -11,6 +11,7 @@ indices, are two operators of one call.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mirage_dsl.core.errors import (
-    CheckError,
     DTypeError,
     ShapeError,
     UnsupportedError,
@@ -635,10 +635,7 @@ def _along(
         kept[1] = own
     merged = Handle(x.handle.value, (before, own, behind))
     given = {key: (value,) for key, value in (numbers or {}).items()}
-    try:
-        made = x.recorder.library(OPERATORS[name], [merged], given, kept)
-    except CheckError as error:
-        raise ShapeError(f"{name}: {error.message}", user_location()) from None
+    made = x.recorder.library(OPERATORS[name], [merged], given, kept)
     found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
     return Tensor.made(x.recorder, found, ())
 
@@ -646,10 +643,22 @@ def _along(
 def _placed(what: str, x: Any, dim: Any) -> tuple[Tensor, int]:
     """The tensor, and the place of the axis."""
     x = as_tensor(what, x)
-    if x.ndim == 0:
-        raise ShapeError(f"{what} of a number; it has no axis", user_location())
-    (at,) = normal_axes(integer(dim, "an axis"), x.ndim, what)
-    return x, at
+    return x, normal_axis(dim, x.ndim, what)
+
+
+def _of_numbers_too(function: Function) -> Function:
+    """A function along an axis that takes a number for a row of one, as PyTorch's."""
+
+    @functools.wraps(function)
+    def called(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, Tensor) or x.ndim:
+            return function(x, *args, **kwargs)
+        found = function(f.expand_dims(x, 0), *args, **kwargs)
+        if isinstance(found, Selection):
+            return Selection(*(f.squeeze(part) for part in found))
+        return f.squeeze(found)
+
+    return called
 
 
 def reversed_along(x: Tensor, axis: int) -> Tensor:
@@ -826,17 +835,20 @@ def _at_part(ordered: Tensor, axis: int, part: Any, interpolation: str) -> Any:
     return below + (above - below) * weight
 
 
-SELECTIONS: Mapping[str, Function] = {
+_SELECTIONS: Mapping[str, Function] = {
     "cummax": _running("cummax"),
     "cummin": _running("cummin"),
     "logcumsumexp": logcumsumexp,
     "mode": mode,
-    "quantile": quantile,
     "sort": sort,
     "argsort": argsort,
     "topk": topk,
     "kthvalue": kthvalue,
     "median": median,
+}
+SELECTIONS: Mapping[str, Function] = {
+    **{name: _of_numbers_too(function) for name, function in _SELECTIONS.items()},
+    "quantile": quantile,
 }
 """By PyTorch's names."""
 

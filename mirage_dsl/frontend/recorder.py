@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Any, NoReturn, SupportsIndex
 
 from mirage_dsl.core.errors import (
+    CheckError,
     DTypeError,
     ShapeError,
     TraceError,
@@ -656,7 +657,7 @@ class Recorder(ProgramRecord):
                 others are new.
 
         Raises:
-            CheckError: The operands' shapes do not fit.
+            ShapeError: The operands' shapes do not fit.
             UnsupportedError: An extent that the result depends on is not known.
         """
         for at, operand in enumerate(operands):
@@ -664,7 +665,10 @@ class Recorder(ProgramRecord):
         operands = [self.spread(operand) for operand in operands]
         shapes = [tuple(e or 1 for e in o.shape) for o in operands]
         assert op.shape is not None
-        shape = op.shape(shapes, numbers)
+        try:
+            shape = op.shape(shapes, numbers)
+        except CheckError as error:
+            raise ShapeError(f"{op.name}: {error.message}", user_location()) from None
         axes: list[DimVars] = []
         for at, extent in enumerate(shape):
             own: DimVars = () if extent == 1 else (self.dims.fresh(extent),)
@@ -1154,6 +1158,9 @@ def normal_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(rank))
     given = axis if is_sequence(axis) else (axis,)
+    if not rank and tuple(given) in ((), (0,), (-1,)):
+        # To both libraries a number has an axis of one element there.
+        return ()
     if not given:
         raise TraceError(
             f"{what} over no axes, which are all in PyTorch and none in NumPy; state "

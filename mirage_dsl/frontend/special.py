@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mirage_dsl.core.errors import DTypeError, user_location
-from mirage_dsl.core.types import Scalar, f32, i8, i16, i32, u8
+from mirage_dsl.core.types import Scalar, i8, i16, i32, u8
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.elementary import xlog1py
 from mirage_dsl.frontend.functions import (
+    as_floats,
     as_operand,
     as_tensor,
     format_of,
-    is_float,
     recorder_of,
 )
 from mirage_dsl.frontend.program import Handle, vars_of
@@ -34,16 +34,11 @@ Function = Callable[..., Any]
 # -- Of one tensor ---------------------------------------------------------------------
 
 
-def _floats(x: Tensor) -> Any:
-    """The floats that PyTorch computes with where a tensor holds none."""
-    return x if is_float(x) else f.to(x, x.recorder.origin.default_dtype() or f32)
-
-
 def _of_one(name: str, **numbers: int) -> Function:
     """A function of each element, which a library operator computes."""
 
     def function(x: Any) -> Any:
-        x = _floats(as_tensor(name, x))
+        x = as_floats(as_tensor(name, x))
         recorder, axes = x.recorder, x.handle.axes
         flat = Handle(recorder.spread(x.handle).value, (vars_of(axes),))
         given = {key: (value,) for key, value in numbers.items()}
@@ -71,6 +66,7 @@ def multigammaln(x: Any, p: int) -> Any:
 
 def entr(x: Any) -> Any:
     """-x log x, 0 at 0 and minus infinity below it."""
+    x = as_floats(as_tensor("entr", x))
     inside = f.where(f.equal(x, 0), 0.0, -x * f.log(x))
     return f.where(f.less(x, 0), -math.inf, inside)
 
@@ -127,7 +123,9 @@ def lcm(x: Any, other: Any) -> Any:
     wide = [f.to(t, i32) if short else t for t in (x, other) if isinstance(t, Tensor)]
     numbers = [n for n in (x, other) if not isinstance(n, Tensor)]
     first, second = (*wide, *numbers)
-    found = f.abs(f.floor_divide(first, f.maximum(common, 1)) * second)
+    # Of the lowest numbers the common divisor is below 0, as they are.
+    divisor = f.where(f.equal(common, 0), 1, common)
+    found = f.abs(f.floor_divide(first, divisor) * second)
     return f.to(found, common)
 
 

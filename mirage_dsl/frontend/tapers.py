@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_dsl.core.errors import ShapeError, user_location
+from mirage_dsl.core.errors import DTypeError, ShapeError, user_location
+from mirage_dsl.core.types import dtype_of
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import arange, steps_of
 from mirage_dsl.frontend.functions import apply
@@ -42,6 +43,11 @@ def _taper(shape: Function) -> Function:
         if count < 1:
             raise ShapeError(
                 f"a window of {count} elements; expected 1 or more", user_location()
+            )
+        wanted = dtype_of(dtype)
+        if wanted is not None and not wanted.is_float:
+            raise DTypeError(
+                f"a window of {dtype}; expected a dtype of floats", user_location()
             )
         steps = max(count if periodic else count - 1, 1)
         at = steps_of(0.0, 1.0, count, dtype, device)

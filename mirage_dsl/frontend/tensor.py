@@ -48,7 +48,6 @@ from mirage_dsl.frontend.program import (
 from mirage_dsl.frontend.recorder import (
     Recorder,
     flat_arguments,
-    normal_axes,
     normal_axis,
     permutation,
     sizes_of,
@@ -773,6 +772,8 @@ class Tensor(Attributes):
     __iand__ = in_place("&")
     __ior__ = in_place("|")
     __ixor__ = in_place("^")
+    __ilshift__ = in_place("shift_left")
+    __irshift__ = in_place("shift_right")
 
     def __matmul__(self, other: Any) -> Any:
         return call("matmul", self, other)
@@ -945,8 +946,7 @@ class Tensor(Attributes):
             refuse_value("stride() along an axis of extent 1", ANY_STRIDES)
         if dim is None:
             return found.strides
-        (axis,) = normal_axes(dim, self.ndim, "stride")
-        return found.strides[axis]
+        return found.strides[normal_axis(dim, self.ndim, "stride")]
 
     def _layout(self, what: str) -> Strided:
         """How it lies in memory, on which the trace depends from now on."""

@@ -18,13 +18,19 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
     user_location,
 )
-from mirage_dsl.core.types import Scalar, boolean, f32
+from mirage_dsl.core.types import Scalar, boolean, f32, i64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.constructors import arange, positions
 from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, complement
-from mirage_dsl.frontend.layers import LOSSES, multi_head_attention_forward
+from mirage_dsl.frontend.layers import (
+    LOSSES,
+    multi_head_attention_forward,
+    of_rows,
+    reduced,
+    require_reduction,
+)
 from mirage_dsl.frontend.linear_algebra import norm_of
 from mirage_dsl.frontend.places import joined
 from mirage_dsl.frontend.program import shape_text
@@ -134,7 +140,7 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
 def prelu(x: Any, weight: Any) -> Any:
     """The tensor, times a weight where it is negative: of all, or of each of axis 1."""
     if weight.ndim and x.ndim != 1:
-        weight = f.reshape(weight, (-1,) + (1,) * (x.ndim - 2) if x.ndim else ())
+        weight = c.per_channel(x, weight) if x.ndim else f.reshape(weight, ())
     return f.where(f.greater(x, 0), x, x * weight)
 
 
@@ -635,7 +641,7 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Any:
     """Minus the logarithmic probabilities of labels, of rows that are not ignored."""
-    _check_reduction(reduction)
+    require_reduction("nll_loss", reduction)
     if input.ndim == 1:
         given = (weight, ignore_index, reduction)
         return _of_one_row(nll_loss, input, target, given)
@@ -647,7 +653,7 @@ def _of_one_row(
 ) -> Any:
     """A loss of classes without an axis of rows."""
     found = loss(f.expand_dims(x, 0), f.expand_dims(target, 0), *given)
-    return f.squeeze(found, 0) if found.ndim else found
+    return of_rows(loss.__name__, found, "none", single=True)
 
 
 def _of_labels(
@@ -671,17 +677,19 @@ def _of_labels(
             "without axis 1, which is of classes, behind one of rows",
             user_location(),
         )
+    # As PyTorch's: of labels without a sign none is below 0.
+    target = f.to(target, i64)
     counted = f.not_equal(target, ignored)
     label = f.none_below_zero(f.where(counted, target, 0), x, 1)
     found = -f.squeeze(f.take_along_dim(x, f.expand_dims(label, 1), 1), 1)
     share = None if weight is None else f.index_select(weight, 0, label)
     found = found if share is None else found * share
     if smoothing:
-        every = f.mean(x if share is None else x * _of_classes(weight, x.ndim), 1)
+        every = f.mean(x if share is None else x * c.per_channel(x, weight), 1)
         found = found * (1 - smoothing) - every * smoothing
     found = f.where(counted, found, 0.0)
     if reduction != "mean":
-        return f.sum(found) if reduction == "sum" else found
+        return reduced("a loss of labels", found, reduction)
     if share is None:
         return f.sum(found) / f.sum(counted, dtype=x.dtype)
     return f.sum(found) / f.sum(f.where(counted, share, 0.0))
@@ -700,25 +708,8 @@ def _of_probabilities(
     if smoothing:
         target = target * (1 - smoothing) + smoothing / x.shape[1]
     each = x * target
-    found = -f.sum(each if weight is None else each * _of_classes(weight, x.ndim), 1)
-    if reduction == "none":
-        return found
-    return f.sum(found) if reduction == "sum" else f.mean(found)
-
-
-def _of_classes(weight: Any, rank: int) -> Any:
-    """Weights of classes along axis 1."""
-    for _ in range(rank - 2):
-        weight = f.expand_dims(weight, -1)
-    return weight
-
-
-def _check_reduction(reduction: str) -> None:
-    if reduction not in ("none", "sum", "mean"):
-        raise UnsupportedError(
-            f"reduction={reduction!r}; expected 'none', 'sum' or 'mean'",
-            user_location(),
-        )
+    found = -f.sum(each if weight is None else each * c.per_channel(x, weight), 1)
+    return reduced("cross_entropy", found, reduction)
 
 
 def cross_entropy(
@@ -730,7 +721,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Any:
     """Minus the logarithm of the softmax at labels, or by probabilities."""
-    _check_reduction(reduction)
+    require_reduction("cross_entropy", reduction)
     if input.ndim == 1:
         given = (weight, ignore_index, reduction, label_smoothing)
         return _of_one_row(cross_entropy, input, target, given)
@@ -820,7 +811,6 @@ def multi_margin_loss(
     reduction: str = "mean",
 ) -> Any:
     """By how much other classes are not below the labelled one by a margin."""
-    _check_reduction(reduction)
     if p not in (1, 2):
         raise UnsupportedError(
             f"multi_margin_loss: p={p}; expected 1 or 2", user_location()
@@ -842,9 +832,7 @@ def multi_margin_loss(
         each = each * f.expand_dims(f.index_select(weight, 0, label), 1)
     others = f.not_equal(positions(x, 1), f.expand_dims(label, 1))
     found = f.mean(f.where(others, each, 0.0), 1)
-    if reduction != "none":
-        return f.sum(found) if reduction == "sum" else f.mean(found)
-    return f.squeeze(found, 0) if single else found
+    return of_rows("multi_margin_loss", found, reduction, single=single)
 
 
 FUNCTIONS = {
@@ -1176,7 +1164,7 @@ def gradient(
             "along each axis",
             user_location(),
         )
-    x = x if f.is_float(x) else f.to(x, x.recorder.origin.default_dtype() or f32)
+    x = f.as_floats(x)
     pairs = zip(axes, apart, strict=True)
     return [_slopes(f.swapaxes(x, at, -1), d, edge_order, at) for at, d in pairs]
 
@@ -1283,7 +1271,8 @@ def corrcoef(input: Any) -> Any:
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # noqa: N803
-    """The powers of a vector's elements, as columns."""
+    """The powers of a vector's elements, as columns; of integers in int64."""
+    x = f.to(x, i64) if f.is_whole(x) else x
     count = int(x.shape[-1]) if N is None else integer(N, "N")
     powers = range(count) if increasing else range(count - 1, -1, -1)
     return f.stack([f.pow(x, power) for power in powers], -1)
@@ -1298,13 +1287,15 @@ def _rows_of_powers(x: Any, *, N: int | None = None) -> Any:  # noqa: N803
 def angle(x: Any) -> Any:
     """The angle of real numbers, pi below 0."""
     x = as_tensor("angle", x)
-    x = x if f.is_float(x) else f.to(x, x.recorder.origin.default_dtype() or f32)
+    x = f.as_floats(x)
     return f.where(f.equal(x, x), f.to(f.less(x, 0), x) * math.pi, x)
 
 
 def sum_to_size(x: Any, *size: Any) -> Any:
     """The sums over axes that another shape has not, or of one element."""
     wanted = flat_arguments(size)
+    if not wanted:
+        return f.sum(x)
     more = x.ndim - len(wanted)
     pairs = zip(tuple(x.shape)[max(more, 0) :], wanted, strict=False)
     if more < 0 or any(n not in (1, own) for own, n in pairs):
@@ -1321,6 +1312,7 @@ def sum_to_size(x: Any, *size: Any) -> Any:
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """Places along each axis of a shape, of places in all of it."""
     found: list[Any] = []
+    indices = f.to(as_tensor("unravel_index", indices), i64)
     for extent in reversed(flat_arguments((shape,))):
         found.append(f.remainder(indices, extent))
         indices = f.floor_divide(indices, extent)

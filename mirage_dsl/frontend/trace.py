@@ -29,6 +29,7 @@ from mirage_dsl.frontend.arguments import (
     ModuleFunction,
     bind_arguments,
     items_of,
+    kept_back,
     leaves_of,
     map_leaves,
     name_of,
@@ -42,7 +43,7 @@ from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.drawn import Drawn
 from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
-from mirage_dsl.frontend.program import Handle, TracedInput, build_graph
+from mirage_dsl.frontend.program import Handle, TracedInput, build_graph, shape_text
 from mirage_dsl.frontend.rearranging import Selection
 from mirage_dsl.frontend.recorder import RECORDING, Recorder, TraceAgainError
 from mirage_dsl.frontend.tapers import TAPERS
@@ -241,7 +242,7 @@ def _mode() -> type[Any]:
             if make is None and not types and _draws(func):
                 return Drawn()
             if make is None:
-                return func(*args, **told)
+                return func(*args, **told, **kept_back(func, args, told))
             if told.get("out") is not None:
                 raise UnsupportedError(
                     f"torch.{func.__name__}: out= is not possible; use the result",
@@ -336,14 +337,20 @@ def _call(
             location_of_function(function),
         ) from None
     except Exception as error:
-        reason = _of_compilers(error, name)
+        reason = _of_pytorch(error, name)
         if reason is None:
             raise
         raise UnsupportedError(reason, location_of_error(error)) from None
 
 
-def _of_compilers(error: Exception, name: str) -> str | None:
-    """Why code that one of PyTorch's compilers runs stopped, and what to do."""
+def _of_pytorch(error: Exception, name: str) -> str | None:
+    """Why code of PyTorch's stopped that is no Python, and what to do."""
+    if isinstance(error, TypeError) and "'torch._C.TensorBase' object" in str(error):
+        return (
+            f"{name} calls a method of torch.Tensor as a function of a complex tensor, "
+            "or of rows that a mask selects, which are no tensors while it is traced; "
+            "call the method, as in z.abs()"
+        )
     if type(error).__module__.startswith("torch._dynamo"):
         return (
             "PyTorch's compiler, which torch.cond, torch.while_loop and torch.compile "
@@ -451,6 +458,31 @@ def _require_tensor(
         )
 
 
+def _require_result(
+    found: Tensor, name: str, recorder: Recorder, location: SourceLocation | None
+) -> None:
+    """Refuse a tensor that is no result of the trace."""
+    if found.recorder is not recorder:
+        raise TraceError(
+            f"{name} returns a tensor of another trace; do not keep symbolic "
+            "tensors outside of the decorated function",
+            location,
+        )
+    recorder.branches.require_open(found.handle.value)
+    if 0 in found.handle.shape:
+        raise UnsupportedError(
+            f"{name} returns {shape_text(found.handle)}, which is empty; programs "
+            "have no empty tensors: make it outside of the function",
+            location,
+        )
+    if found.handle.value in recorder.constants:
+        raise TraceError(
+            f"{name} returns a tensor of one constant, which is the same at every "
+            "call; make it outside of the function",
+            location,
+        )
+
+
 def _whole_pair(_: str, leaf: Any) -> Any:
     """PyTorch's pair in the place of its first half, as which it was computed with."""
     pair = leaf.pair if isinstance(leaf, Extreme) else None
@@ -476,19 +508,7 @@ def _outputs(
         paired = isinstance(found, Complex)
         found = found.resolved().as_pairs() if paired else found
         _require_tensor(found, path, name, location)
-        if found.recorder is not recorder:
-            raise TraceError(
-                f"{name} returns a tensor of another trace; do not keep symbolic "
-                "tensors outside of the decorated function",
-                location,
-            )
-        recorder.branches.require_open(found.handle.value)
-        if found.handle.value in recorder.constants:
-            raise TraceError(
-                f"{name} returns a tensor of one constant, which is the same at every "
-                "call; make it outside of the function",
-                location,
-            )
+        _require_result(found, name, recorder, location)
         handles.append(recorder.whole(found.handle))
         return Leaf(len(handles) - 1, paired)
 

@@ -742,7 +742,7 @@ def shape_by_torch(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shap
     """
     try:
         return _shape_of_call(text, tuple(shapes), tuple(sorted(numbers.items())))
-    except (RuntimeError, ValueError) as error:
+    except (AssertionError, IndexError, RuntimeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise CheckError(f"PyTorch refuses these shapes: {reason}") from None
 

@@ -12,7 +12,7 @@ other: dims to NumPy's, residues to integers, expansions to reference semantics.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
 
@@ -634,21 +634,43 @@ def _convolved(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
         CheckError: The shapes do not fit.
     """
     del text
-    (batch, channels, *extents), (made, taken, *window) = shapes
+    (batch, channels, *_), (made, taken, *_) = shapes
     (groups,) = numbers["groups"]
     if groups < 1 or channels != groups * taken or made % groups:
         raise CheckError(
             f"weights {shapes[1]} in groups={groups} are for {groups * taken} "
             f"channels, and each group makes as many: found {channels}, and {made} made"
         )
-    given = (extents, window, *(numbers[n] for n in ("stride", "padding", "dilation")))
     found = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1 if min(s, d, k, p + 1) > 0 else 0
-        for n, k, s, p, d in zip(*given, strict=True)
+        for n, k, s, p, d in _axes_of_windows(shapes, numbers)
     ]
-    if min(found) < 1:
-        raise CheckError(_no_window("a convolution", shapes, numbers))
-    return (batch, made, *found)
+    return _with_windows("a convolution", (batch, made, *found), shapes, numbers)
+
+
+def _axes_of_windows(
+    shapes: Sequence[Shape], numbers: Numbers, *more: str
+) -> Iterator[tuple[int, ...]]:
+    """Of each axis the extent, the window, its stride, padding and dilation, and more.
+
+    Windows are those of the second operand, behind its first two axes.
+    """
+    names = ("stride", "padding", "dilation", *more)
+    given = (numbers[name] for name in names)
+    return zip(shapes[0][2:], shapes[1][2:], *given, strict=True)
+
+
+def _with_windows(
+    what: str, found: Shape, shapes: Sequence[Shape], numbers: Numbers
+) -> Shape:
+    """The shape of what windows make, if there is one along each axis.
+
+    Raises:
+        CheckError: There is none.
+    """
+    if min(found[2:]) < 1:
+        raise CheckError(_no_window(what, shapes, numbers))
+    return found
 
 
 def _convolved_back(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
@@ -658,25 +680,21 @@ def _convolved_back(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Sha
         CheckError: The shapes do not fit.
     """
     del text
-    (batch, channels, *extents), (taken, made, *window) = shapes
+    (batch, channels, *_), (taken, made, *_) = shapes
     (groups,) = numbers["groups"]
     if groups < 1 or channels != taken or taken % groups:
         raise CheckError(
             f"weights {shapes[1]} in groups={groups} are for {taken} channels, as many "
             f"in each group: found {channels}"
         )
-    names = ("stride", "padding", "output_padding", "dilation")
     found = [
         (n - 1) * s - 2 * p + d * (k - 1) + more + 1
         if min(s, d, k, p + 1, more + 1) > 0 and more < max(s, d)
         else 0
-        for n, k, s, p, more, d in zip(
-            extents, window, *(numbers[n] for n in names), strict=True
-        )
+        for n, k, s, p, d, more in _axes_of_windows(shapes, numbers, "output_padding")
     ]
-    if min(found) < 1:
-        raise CheckError(_no_window("a transposed convolution", shapes, numbers))
-    return (batch, groups * made, *found)
+    shape = (batch, groups * made, *found)
+    return _with_windows("a transposed convolution", shape, shapes, numbers)
 
 
 def _pooled(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
@@ -696,9 +714,7 @@ def _pooled(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
         return makers.shape_by_torch(text, shapes, numbers)
     up = bool(numbers["ceil"][0])
     found = [_windows(*axis, up=up) for axis in axes]
-    if min(found) < 1:
-        raise CheckError(_no_window("pooling", shapes, numbers))
-    return (batch, channels, *found)
+    return _with_windows("pooling", (batch, channels, *found), shapes, numbers)
 
 
 def _windows(n: int, k: int, s: int, p: int, d: int, *, up: bool) -> int:

@@ -161,6 +161,23 @@ REFUSED: dict[str, tuple[Function, str]] = {
         lambda z: torch.polar(z.real.double(), z.imag),
         "expected one dtype",
     ),
+    "as another tensor": (lambda z: z.to(z.real), "a complex tensor as torch.float"),
+    "a power": (lambda z: z**2, "use its parts, z.real and z.imag"),
+    "a power of it": (lambda z: 2**z, "use its parts, z.real and z.imag"),
+    "an order": (lambda z: z < 1, "use its parts, z.real and z.imag"),
+    "a rest": (lambda z: z % 2, "use its parts, z.real and z.imag"),
+    "an index": (lambda z: [1, 2][z], "use its parts, z.real and z.imag"),
+    "a number": (lambda z: complex(z), "use its parts, z.real and z.imag"),
+    "an item": (lambda z: z[0].item(), "item of a complex tensor"),
+    "random numbers": (lambda z: z.normal_(), "normal_ of a complex tensor"),
+    "a method as a function": (
+        lambda z: torch.Tensor.item(z[0]),
+        "calls a method of torch.Tensor as a function",
+    ),
+    "many operands": (
+        lambda z: torch.einsum("ij,ij,ij->i", z, z, z),
+        "einsum of three complex tensors or more",
+    ),
     "memory that may be shared": (aliased, "depends on strides"),
     "a truth": (lambda z: z if z.sum() else z + 1, "the truth of a tensor"),
 }

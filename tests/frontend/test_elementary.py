@@ -116,6 +116,39 @@ def test_a_format_stays(name: str) -> None:
     assert found.dtype == torch.float16
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor([0, 1, 2, 200], dtype=torch.uint8),
+        torch.tensor([-128, -1, 0, 100], dtype=torch.int8),
+        torch.tensor([True, False]),
+    ],
+)
+def test_formulas_of_integers_do_not_wrap_around(x: torch.Tensor) -> None:
+    def functions(x: Any) -> Any:
+        return (
+            *(torch.asin(x), torch.acos(x), torch.atanh(x), torch.logit(x)),
+            *(torch.asinh(x), torch.atan(x), torch.sinh(x / 2), torch.cosh(x % 3)),
+            *(torch.log1p(x), torch.expm1(x % 5), torch.log2(x), torch.log10(x)),
+            *(torch.sin(x), torch.sinc(x), torch.special.entr(x)),
+        )
+
+    if x.dtype == torch.bool:
+        given: Function = lambda x: functions(x)[:4]  # noqa: E731
+    else:
+        given = functions
+    found, expected = mirage.kernel(lambda x: given(x))(x), given(x)
+    torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+def test_formulas_of_numpys_integers_do_not_wrap_around() -> None:
+    x = np.array([0, 1, 200], np.uint8)
+    with np.errstate(invalid="ignore"):
+        found, expected = mirage.kernel(lambda x: np.arcsin(x))(x), np.arcsin(x)
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
 def test_mish_keeps_its_digits_where_it_vanishes() -> None:
     """In f32, where log(1 + exp(x)) rounds to 0 from -17 on downwards."""
     x = np.linspace(-80, 60, 20011, dtype=np.float32)

@@ -76,6 +76,13 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         (SIGNAL, WINDOW),
     ),
     "the real part alone": (lambda x: T.fft(T.fft(x, dim=-1), dim=-2).real, (X,)),
+    "a spectral convolution": (
+        lambda x, z: T.irfft(
+            torch.einsum("bif,iof->bof", T.rfft(x), z[:, :5, :3]), n=5, dim=-1
+        ),
+        (X[:, :3], Z),
+    ),
+    "sums of complex numbers": (lambda z: torch.einsum("bii->b", z[:, :5]), (Z,)),
     "power": (lambda x: T.rfft(x, norm="ortho").abs().square().mean(-1), (X,)),
     "stft": (
         lambda x, w: (
@@ -148,6 +155,12 @@ REFUSED: dict[str, tuple[Function, torch.Tensor, str]] = {
     "a norm": (lambda x: T.fft(x, norm="both"), X, "norm='both'.*'ortho'"),
     "f16": (T.rfft, X.half(), "rfft of f16.*float32 and float64"),
     "no elements": (lambda x: T.fft(x, 0), X, "fft of 0 elements"),
+    "an axis twice": (lambda x: T.fft2(x, dim=(0, -3)), X, "an axis is given twice"),
+    "a signal of three axes": (
+        lambda x: torch.stft(x, 4, return_complex=True),
+        X,
+        "stft of f64.3, 6, 5.; expected a signal",
+    ),
     "a real transform of complex numbers": (T.rfft, Z, "it is of real ones"),
     "pairs": (lambda x: torch.stft(x[0], 4, return_complex=False), X, "view_as_real"),
     "columns of others": (

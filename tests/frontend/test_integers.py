@@ -126,6 +126,17 @@ def test_as_numpy(name: str, dtype: str) -> None:
     same(mirage.kernel(function)(*arrays), expected)
 
 
+def test_means_and_shifts_of_integers() -> None:
+    def computed(a: Any) -> Any:
+        b = a.clone()
+        b.view(-1)[2:] <<= 1
+        b[0] >>= 1
+        return b, a.mean(dtype=torch.float64), (a > 3).mean(0, dtype=torch.float32)
+
+    given = torch.arange(12).view(3, 4)
+    torch.testing.assert_close(mirage.kernel(computed)(given), computed(given))
+
+
 def test_promotion_is_that_of_pytorch() -> None:
     for a, b in itertools.product(DTYPES, repeat=2):
         names = (getattr(torch, d.long_name) for d in (a, b))

@@ -124,6 +124,10 @@ REFUSED: dict[str, tuple[Function, str]] = {
         lambda x, t, n, m: F.ctc_loss(x.half(), t, n, m),
         r"ctc_loss of f16.*float32.*\.float\(\)",
     ),
+    "a blank of other classes": (
+        lambda x, t, n, m: F.ctc_loss(x, t, n, m, blank=5),
+        "ctc_loss with blank=5 of 5 classes",
+    ),
     "lengths of others": (
         lambda x, t, n, m: F.ctc_loss(x, t, n[:2], m),
         "ctc_loss: lengths .*2.* of 3 sequences",

@@ -39,6 +39,22 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         lambda a: [L.matrix_power(a, n) for n in (0, 1, 2, 5, -2)],
         (A,),
     ),
+    "older names": (
+        lambda t: (torch.qr(t)[1].abs(), t.svd().S, torch.svd(t, False)[1]),
+        (TALL,),
+    ),
+    "older solutions": (
+        lambda p, a: (
+            torch.triangular_solve(a, p).solution,
+            a.triangular_solve(p, False, unitriangular=True)[0],
+            torch.triangular_solve(a, p, transpose=True)[0],
+        ),
+        (P, A),
+    ),
+    "ranks of a limit": (
+        lambda a: (L.matrix_rank(a, 0.5) + 0, L.matrix_rank(a, tol=2.0) + 0),
+        (A,),
+    ),
     "pinv": (lambda t: (L.pinv(t), torch.pinverse(t), t.pinverse()), (TALL,)),
     "pinv, low rank": (lambda t: (L.pinv(t), L.pinv(t, rtol=0.1, atol=1.0)), (LOW,)),
     "rank": (
@@ -142,6 +158,7 @@ def listed(found: Any) -> list[Any]:
     return list(found) if isinstance(found, tuple | list) else [found]
 
 
+@pytest.mark.filterwarnings("ignore:torch.* is deprecated in favor of")
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_as_pytorch(name: str, single: bool) -> None:
@@ -193,6 +210,12 @@ def test_three_matrices_are_no_vectors_to_numpy() -> None:
 
 N = "n"
 REFUSED: dict[str, tuple[Function, torch.Tensor, str]] = {
+    "a third triangle": (lambda a: L.eigvalsh(a, "X"), A, "'X'.*expected 'L' or 'U'"),
+    "another driver": (
+        lambda a: L.lstsq(a, a, driver="qr").solution,
+        A,
+        "driver='qr'.*expected None or 'gels'",
+    ),
     "not square": (L.inv, TALL, "inv of f64.2, 5, 3.; expected square matrices"),
     "a vector": (L.svd, V, "svd of f64.3.; expected matrices"),
     "f16": (L.det, A.half(), r"det of f16.*float32 and float64.*\.float\(\)"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.errors import MirageError, UnsupportedError
 
 F = torch.nn.functional
 Function = Callable[..., Any]
@@ -43,6 +43,15 @@ LOSSES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
     "mse": (F.mse_loss, (X, Y)),
     "l1": (F.l1_loss, (X, Y)),
     "huber": (lambda *a, **k: F.huber_loss(*a, delta=0.7, **k), (X, Y)),
+    "mse, weighted": (
+        lambda x, y, w, **k: F.mse_loss(x, y, weight=w, **k),
+        (X, Y, P),
+    ),
+    "l1, weighted": (lambda x, y, w, **k: F.l1_loss(x, y, weight=w, **k), (X, Y, P)),
+    "huber, weighted": (
+        lambda x, y, w, **k: F.huber_loss(x, y, delta=0.7, weight=w, **k),
+        (X, Y, P),
+    ),
     "smooth l1": (lambda *a, **k: F.smooth_l1_loss(*a, beta=0.5, **k), (X, Y)),
     "kl_div": (F.kl_div, (X, P)),
     "kl_div of logarithms": (
@@ -140,6 +149,46 @@ def test_losses(name: str, reduction: str) -> None:
     same(lambda *xs: function(*xs, reduction=reduction), *given)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_soft_margins_are_infinite_where_exponentials_are(dtype: torch.dtype) -> None:
+    x = torch.tensor([-11.0, -11.25, -80.0, -95.0, 95.0], dtype=dtype)
+
+    def margins(x: Any) -> Any:
+        return F.soft_margin_loss(x, x * 0 + 1, reduction="none")
+
+    torch.testing.assert_close(mirage.kernel(margins)(x), margins(x))
+
+
+def test_labels_without_a_sign() -> None:
+    def losses(x: Any, label: Any) -> Any:
+        return F.nll_loss(x, label), F.cross_entropy(x, label, ignore_index=2)
+
+    label = torch.tensor([0, 5, 2, 2, 1], dtype=torch.uint8)
+    torch.testing.assert_close(mirage.kernel(losses)(X, label), losses(X, label))
+
+
+REFUSED: dict[str, Function] = {
+    "as many elements": lambda x, y: F.binary_cross_entropy(x, y[:1]),
+    "as many logits": lambda x, y: F.binary_cross_entropy_with_logits(x, y[:, :1]),
+    "as many weights": lambda x, y: F.l1_loss(x, y, weight=y[0]),
+    "a delta of 0": lambda x, y: F.huber_loss(x, y, delta=0.0),
+    "a beta below 0": lambda x, y: F.smooth_l1_loss(x, y, beta=-1.0),
+    "a variance below 0": lambda x, y: F.gaussian_nll_loss(x, y, -0.5),
+    "a margin of 0": lambda x, y: F.triplet_margin_loss(x, y, x, margin=0.0),
+    "anchors of one rank": lambda x, y: F.triplet_margin_loss(x, y[0], x),
+    "rankings of one rank": lambda x, y: F.margin_ranking_loss(x, y, x[0]),
+    "cosines of integers": lambda x, y: F.cosine_similarity(x.long(), y.long()),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_pytorch_refuses_is_refused(name: str) -> None:
+    with pytest.raises((RuntimeError, ValueError)):
+        REFUSED[name](P, T)
+    with pytest.raises(MirageError, match=r"expected|convert"):
+        mirage.kernel(lambda x, y: REFUSED[name](x, y))(P, T)
+
+
 def test_cosines_of_f16_hold_no_squares_in_f16() -> None:
     """A row of 32 elements of 100 has squares that add up to more than f16 holds."""
     x = torch.full((4, 32), 100.0, dtype=torch.float16)
@@ -221,6 +270,7 @@ REDUCED: dict[str, Function] = {
     "aminmax": lambda x: torch.stack(torch.aminmax(x, dim=1)),
     "aminmax of all": lambda x: x.aminmax().max - x.aminmax().min,
     "var": lambda x: torch.var(x, (0, 1), correction=2),
+    "var of too few": lambda x: torch.var(x, 1, correction=5),
     "var of a population": lambda x: torch.var(x, 1, False, True),
     "var of all": lambda x: torch.var(x, False) + torch.var(x),
     "std": lambda x: torch.std(x, dim=1, unbiased=False, keepdim=True),
@@ -234,6 +284,7 @@ REDUCED: dict[str, Function] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:var.*degrees of freedom is <= 0")
 @pytest.mark.parametrize("name", REDUCED)
 def test_reductions(name: str) -> None:
     same(REDUCED[name], drawn(2, 3, 4))

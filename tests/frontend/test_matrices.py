@@ -85,6 +85,19 @@ def same(function: Function, *given: torch.Tensor) -> None:
     torch.testing.assert_close(found, function(*given), equal_nan=True)
 
 
+def test_what_is_added_0_times_is_not_read() -> None:
+    """As in PyTorch: memory that nobody wrote to may hold NaN."""
+
+    def products(unwritten: Any, a: Any, b: Any) -> Any:
+        return (
+            torch.addmm(unwritten, a, b, beta=0),
+            torch.baddbmm(unwritten, a[None], b[None], beta=0.0, alpha=2),
+        )
+
+    given = torch.full((2, 2), torch.nan), torch.eye(2), torch.ones(2, 2)
+    torch.testing.assert_close(mirage.kernel(products)(*given), products(*given))
+
+
 @pytest.mark.parametrize("name", TORCH)
 def test_functions_of_torch(name: str) -> None:
     same(TORCH[name], X, Y, Z)

@@ -168,6 +168,10 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         ),
         (M,),
     ),
+    "powers of integers": (
+        lambda n: (torch.vander(n), torch.linalg.vander(n, N=4)),
+        ((9 * N).abs().byte(),),
+    ),
     "powers": (
         lambda m: (
             torch.vander(m[0]),
@@ -182,6 +186,7 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
             m * torch.hann_window(3, periodic=False) + torch.hamming_window(3),
             m * torch.hann_window(1),
             m * torch.logspace(0, 1, 3) + torch.as_tensor([1.0, 2.0, 3.0]),
+            m * torch.logspace(4.3, 7.9, 3, 2, dtype=torch.int64),
             torch.as_tensor(m > 0, dtype=torch.float32),
         ),
         (M,),
@@ -265,11 +270,18 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         (M,),
     ),
     "sums to a size": (
-        lambda m: (m.sum_to_size(1, m.shape[1]), m[None].sum_to_size(m.shape)),
+        lambda m: (
+            m.sum_to_size(1, m.shape[1]),
+            m[None].sum_to_size(m.shape),
+            (m[0, 0] > 0).sum_to_size(()),
+        ),
         (M,),
     ),
     "places along axes": (
-        lambda n: torch.unravel_index(n % 12, (2, 3, 2)),
+        lambda n: (
+            *torch.unravel_index(n % 12, (2, 3, 2)),
+            *torch.unravel_index((n % 12).byte(), (2, 6)),
+        ),
         (N,),
     ),
     "sums of singular values": (lambda m: torch.norm(m, "nuc"), (M,)),

@@ -53,6 +53,27 @@ def test_divisors_of_integers(dtype: torch.dtype) -> None:
         assert torch.equal(one, other)
 
 
+def test_divisors_of_the_lowest_integers() -> None:
+    """Their sizes are beyond the format; what C computes of them is told apart."""
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64):
+        least = torch.iinfo(dtype).min
+        i = torch.tensor([least, least, least, 0], dtype=dtype)
+        j = torch.tensor([least, 6, 0, least], dtype=dtype)
+        found = mirage.kernel(lambda i, j: torch.lcm(i, j))(i, j)
+        assert torch.equal(found, torch.lcm(i, j))
+
+
+def test_functions_that_change_their_tensor() -> None:
+    def changed(x: Any, i: Any, j: Any) -> Any:
+        x, i = x.abs() + 1, i.clone()
+        x.lgamma_().i0_()
+        i.gcd_(j).lcm_(j + 7)
+        return x.erfc_(), i, (x + 4).mvlgamma_(2), (x + 1).polygamma_(1)
+
+    given = X, A, B
+    torch.testing.assert_close(mirage.kernel(changed)(*given), changed(*given))
+
+
 def test_floats_have_no_divisors() -> None:
     with pytest.raises(DTypeError, match="gcd of f32; PyTorch has it of integers"):
         mirage.kernel(lambda x: torch.gcd(x, x))(X)

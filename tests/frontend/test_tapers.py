@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.core.errors import ShapeError
+from mirage_dsl.core.errors import DTypeError, ShapeError
 
 X = torch.randn(9, generator=torch.Generator().manual_seed(5))
 W = torch.signal.windows
@@ -51,6 +51,16 @@ def test_as_pytorch(name: str) -> None:
 
     found, expected = mirage.kernel(weighed)(X), weighed(X)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_windows_are_of_floats() -> None:
+    def tapered(x: Any) -> Any:
+        return x * torch.hann_window(5, dtype=torch.int64)
+
+    with pytest.raises(
+        DTypeError, match=r"a window of torch.int64; expected .* floats"
+    ):
+        mirage.kernel(tapered)(X)
 
 
 def test_no_window_is_empty() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +105,11 @@ UNEVEN: dict[str, Callable[..., Any]] = {
     "a divisor and windows beyond": lambda x, _: F.avg_pool2d(
         x, (3, 4), (2, 3), (1, 2), ceil_mode=True, divisor_override=5
     ),
+    "a grid of one row": lambda _, w: F.affine_grid(
+        w[:2, :2, 0], (2, 1, 1, 4), align_corners=True
+    ),
+    "the largest of windows": lambda x, _: F.lp_pool2d(x, math.inf, (3, 2), 1),
+    "the smallest of windows": lambda x, _: F.lp_pool2d(x, -math.inf, 2),
     "points of a grid": lambda x, _: torch.grid_sampler(
         x, x[:, :2].movedim(1, -1), 1, 2, True
     ),
@@ -111,6 +117,7 @@ UNEVEN: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.filterwarnings("ignore:Since version 1.3.0, affine_grid")
 @pytest.mark.parametrize("name", UNEVEN)
 def test_windows_that_lie_unevenly(name: str) -> None:
     program = Program(UNEVEN[name], (PLANE, (5, 4, 3, 3)))
@@ -322,6 +329,14 @@ def test_others_are(name: str) -> None:
     np.testing.assert_allclose(found, program.function(*inputs), rtol=1e-9, atol=1e-12)
 
 
+def test_places_by_the_name_in_torch() -> None:
+    def largest(x: Any) -> Any:
+        return (*torch.adaptive_max_pool1d(x, 3), F.adaptive_max_pool1d(x, 3))
+
+    x = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(mirage.kernel(largest)(x), largest(x))
+
+
 def test_modules_are_traced() -> None:
     torch.manual_seed(0)
     pool = torch.nn.Sequential(torch.nn.MaxPool2d(3, 2), torch.nn.AdaptiveAvgPool2d(1))
@@ -332,6 +347,36 @@ def test_modules_are_traced() -> None:
 # -- Refusals --------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[type[MirageError], str, Callable[..., Any]]] = {
+    "a bias of one": (
+        ShapeError,
+        r"a bias \(1,\) of a convolution that makes 5 channels",
+        lambda x, w: F.conv2d(x, w, w[0, 0, 0, :1]),
+    ),
+    "steps of what is as large": (
+        UnsupportedError,
+        "expected a stride of 1",
+        lambda x, w: F.conv2d(x, w, stride=2, padding="same"),
+    ),
+    "a size and a factor": (
+        ShapeError,
+        "expected one of them, a number or 2",
+        lambda x, w: F.interpolate(x, 3, 2) + w.sum(),
+    ),
+    "a size for one axis": (
+        ShapeError,
+        "expected one of them, a number or 2",
+        lambda x, w: F.interpolate(x, (3,)) + w.sum(),
+    ),
+    "corners of the nearest": (
+        UnsupportedError,
+        "mode='nearest' and align_corners",
+        lambda x, w: F.interpolate(x, 3, align_corners=True) + w.sum(),
+    ),
+    "points of space": (
+        ShapeError,
+        "grid last dimension must be 2",
+        lambda x, w: F.grid_sample(x, x[..., :3]) + w.sum(),
+    ),
     "channels": (ShapeError, "PyTorch refuses", lambda x, w: F.conv2d(x[:, :2], w)),
     "a window too large": (
         ShapeError,
