@@ -49,14 +49,14 @@ from mirage_dsl.ir.analysis.layouts import (
     rows_last,
     single_elements,
 )
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, dims_of
+from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, dims_of
 from mirage_dsl.ir.infer import (
     kernel_types,
     library_dims,
     library_shapes,
     operand_axes,
 )
-from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.maps import derived_extents, partial_extents
 from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST
@@ -871,41 +871,104 @@ def estimate(
     Raises:
         SearchError: An extent is unknown.
     """
-    extents = derived_extents(graph, graph.extent_of)
-    types = laid_out(graph, kernel_types(graph), extents)
-    inside, parts = set(inside), list[KernelCost]()
-    placed = places(graph, types, extents)
-    running = {id(b) for b, made in behind_kernels(graph) if runs_ahead(b, made)}
-    together = calls(graph, types)
-    within = _within(together) | _repeated(graph)
-    free = _free(graph, placed, types, extents)
-    for node in graph.nodes:
-        if isinstance(node, BlockGraph):
-            part = _block_kernel(node, graph, types, extents, inside, hardware)
-            if id(node) in running:
-                parts[-1] = _covered(parts[-1], part, hardware)
-            parts.append(part)
-            made = node.results
-        elif node.result in within:
-            continue
-        else:
-            if node.result in together:
-                call = together[node.result]
-                parts.append(_call_kernel(call, graph, extents, inside, hardware))
-            elif node.result not in free:
-                there = placed.keys()
-                part = library_kernel(node, types, extents, inside, hardware, there)
-                parts.append(part)
-            elif node.values[0] not in inside:
-                continue
-            made = (node.result,)
-        # What an earlier kernel wrote is still in L2 unless it is too large.
-        inside.update(
-            name
-            for name in made
-            if tensor_bytes(types[name], extents) < hardware.l2_bytes / 2
+    return Priced(graph, hardware, inside).cost
+
+
+class Priced:
+    """The kernels of a sized μGraph, any of which may take other sizes.
+
+    Args:
+        graph: The μGraph.
+        hardware: The GPU.
+        inside: Inputs that an earlier kernel left in L2.
+
+    Raises:
+        SearchError: An extent is unknown.
+    """
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        hardware: Hardware,
+        inside: AbstractSet[str] = frozenset(),
+    ) -> None:
+        self._graph = graph
+        self._hardware = hardware
+        self._extents = derived_extents(graph, graph.extent_of)
+        self._types = laid_out(graph, kernel_types(graph), self._extents)
+        ahead = behind_kernels(graph)
+        self._running = {id(b) for b, made in ahead if runs_ahead(b, made)}
+        self._parts: list[tuple[KernelNode, KernelCost]] = []
+        self._inside: dict[int, frozenset[str]] = {}
+        self._price(set(inside))
+
+    @property
+    def cost(self) -> Cost:
+        """Of the μGraph as it is."""
+        return self._total(self._parts)
+
+    def with_sizes(self, at: int, block: BlockGraph) -> Cost:
+        """The cost with another schedule and other tiles of one kernel.
+
+        The other kernels are taken to cost what they do: what they read may lie in
+        another order.
+
+        Args:
+            at: Index of the node.
+            block: What stands there instead.
+        """
+        own = self._graph.nodes[at]
+        part = self._of_block(block, self._inside[id(own)])
+        return self._total(
+            [(n, part if n is own else other) for n, other in self._parts]
         )
-    return _total(parts)
+
+    def _total(self, parts: Sequence[tuple[KernelNode, KernelCost]]) -> Cost:
+        found: list[KernelCost] = []
+        for node, part in parts:
+            if id(node) in self._running:
+                found[-1] = _covered(found[-1], part, self._hardware)
+            found.append(part)
+        return _total(found)
+
+    def _price(self, inside: set[str]) -> None:
+        graph, types, extents = self._graph, self._types, self._extents
+        placed = places(graph, types, extents)
+        together = calls(graph, types)
+        within = _within(together) | _repeated(graph)
+        free = _free(graph, placed, types, extents)
+        for node in graph.nodes:
+            if isinstance(node, BlockGraph):
+                self._inside[id(node)] = frozenset(inside)
+                self._parts.append((node, self._of_block(node, inside)))
+                made = node.results
+            elif node.result in within:
+                continue
+            else:
+                part: KernelCost | None = None
+                if node.result in together:
+                    call = together[node.result]
+                    part = _call_kernel(call, graph, extents, inside, self._hardware)
+                elif node.result not in free:
+                    part = library_kernel(
+                        *(node, types, extents, inside, self._hardware), placed.keys()
+                    )
+                elif node.values[0] not in inside:
+                    continue
+                self._parts += [] if part is None else [(node, part)]
+                made = (node.result,)
+            # What an earlier kernel wrote is still in L2 unless it is too large.
+            inside.update(
+                name
+                for name in made
+                if tensor_bytes(types[name], extents) < self._hardware.l2_bytes / 2
+            )
+
+    def _of_block(self, block: BlockGraph, inside: AbstractSet[str]) -> KernelCost:
+        extents = self._extents | partial_extents(block, self._extents)
+        return _block_kernel(
+            block, self._graph, self._types, extents, inside, self._hardware
+        )
 
 
 def least_microseconds(

@@ -107,7 +107,7 @@ def derived_extents(graph: KernelGraph, extents: Extents) -> dict[str, int | Non
         for inner in node.nodes:
             if isinstance(inner, Apply):
                 _learn(known, _made_by(inner, known, split))
-        _learn(known, _partial_extents(node, known))
+        _learn(known, partial_extents(node, known))
     return known
 
 
@@ -124,7 +124,7 @@ def extents_made(
             made = _made_by(view, extents, split)
             yield from ((view, n, e) for n, e in made.items() if e is not None)
         if isinstance(node, BlockGraph):
-            parts_of = _partial_extents(node, extents)
+            parts_of = partial_extents(node, extents)
             yield from ((node, n, e) for n, e in parts_of.items() if e is not None)
 
 
@@ -189,7 +189,8 @@ def _learn(known: dict[str, int | None], made: Extents) -> None:
             known[name] = extent
 
 
-def _partial_extents(block: BlockGraph, known: Extents) -> dict[str, int | None]:
+def partial_extents(block: BlockGraph, known: Extents) -> dict[str, int | None]:
+    """Extents of the dims `k#` that a block makes: how many parts there are."""
     made: dict[str, int | None] = {}
     for name in {d.name for s in block.stores for axis in s.axes for d in axis}:
         base = partial_base(name, block)

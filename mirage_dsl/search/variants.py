@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from mirage_dsl.core.hardware import Architecture, Hardware
-from mirage_dsl.cost.estimate import Cost, estimate, launched
+from mirage_dsl.cost.estimate import Cost, Priced, estimate, launched
 from mirage_dsl.cost.facts import BlockFacts, facts_of
 from mirage_dsl.ir.analysis.launches import behind_kernels, launched_early, loads_beside
 from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
@@ -128,7 +128,8 @@ def neighbours(
     """μGraphs one step away in a tile or the schedule, by estimate, the best first.
 
     A tuner climbs along them: near the best sizes the estimate's errors are larger
-    than the differences.
+    than the differences.  So of each only the kernel that differs is estimated anew:
+    networks have hundreds of neighbours, of dozens of kernels each.
 
     Args:
         mugraph: A sized μGraph of known extents.
@@ -138,23 +139,24 @@ def neighbours(
     Raises:
         SearchError: An extent is unknown.
     """
-    limits = constraints or Constraints()
     types = kernel_types(mugraph)
     extents = derived_extents(mugraph, mugraph.extent_of)
-    found: dict[KernelGraph, Cost] = {}
+    found: dict[tuple[int, BlockGraph], Cost] = {}
     made = dict(behind_kernels(mugraph))
-    if not math.isfinite(estimate(mugraph, hardware).microseconds):
+    priced = Priced(mugraph, hardware)
+    if not math.isfinite(priced.cost.microseconds):
         return []
     for at, node in enumerate(mugraph.nodes):
         if not isinstance(node, BlockGraph):
             continue
         facts = facts_of(node, types, extents)
         for block in _steps(facts, made.get(node), hardware.architecture):
-            graph = _with_node(mugraph, at, block)
-            cost = estimate(graph, hardware)
-            if cost.feasible and limits.admits(graph):
-                found[graph] = cost
-    return sorted(found.items(), key=lambda item: item[1].microseconds)
+            cost = priced.with_sizes(at, block)
+            if cost.feasible:
+                found[at, block] = cost
+    ranked = sorted(found.items(), key=lambda item: item[1].microseconds)
+    graphs = ((_with_node(mugraph, at, block), cost) for (at, block), cost in ranked)
+    return [g for g in graphs if constraints is None or constraints.admits(g[0])]
 
 
 def costliest(mugraph: KernelGraph, hardware: Hardware) -> int | None:

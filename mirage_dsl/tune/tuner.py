@@ -40,6 +40,7 @@ from mirage_dsl.core.settings import (
     DISALLOW_SEARCH,
 )
 from mirage_dsl.core.types import packed
+from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
@@ -262,6 +263,10 @@ OTHER_FINALISTS = 3
 """Those of other library calls, which take another share of the power."""
 NEAR = 1.1
 """Multiple of the best time up to which they are finalists."""
+CERTIFY_SECONDS = 3.0
+"""For verifying what was chosen, if there is not more time left.  Of a network in which
+many kernels have other sizes it may take longer: then what is known to be right is
+chosen, which takes about as long."""
 GAIN = 0.995
 """What a round makes of the best time, at most, if it was a gain."""
 PATIENCE = 2
@@ -306,7 +311,7 @@ class Climb:
             tuner.reserve = LONG_FINAL_SECONDS
         best, patience = self._best(), PATIENCE
         for _ in range(self.allowance.rounds):
-            graphs = [] if tuner.late else self._next()
+            graphs = [] if tuner.late else self._next(tuner)
             if not graphs or not patience:
                 break
             self._time(tuner, graphs)
@@ -342,10 +347,11 @@ class Climb:
         most = KERNELS_EACH * (len(own) + self.allowance.first)
         return list(_as_many([self.result.library, *own, *first], most))
 
-    def _next(self) -> list[KernelGraph]:
+    def _next(self, tuner: Tuner) -> list[KernelGraph]:
         """The neighbours of the fastest of different tiles that were not timed yet.
 
         Ahead of them what the first round left out that is launched as the fastest is.
+        Of networks it takes long to estimate them, so not after the time is over.
         """
         fastest = self._fastest()
         alike = self._alike.pop(_launches(fastest[0]), []) if fastest else []
@@ -363,7 +369,7 @@ class Climb:
                 new += self._beside(start, at)[: self.allowance.beside // 2]
             found.update(dict.fromkeys(new))
             left -= bool(new)
-            if not left:
+            if not left or tuner.late:
                 break
         return list(found)
 
@@ -773,8 +779,10 @@ def _climbed(
 ) -> tuple[list[Candidate], list[Measured]]:
     """The choice, and all that was timed; the wait for one's turn does not count."""
     waited = time.monotonic() - ahead.searched
-    measured = climb.run(ahead.tuner(), ahead.began + waited)
-    found = _chosen(measured, climb.result, hardware)
+    tuner = ahead.tuner()
+    measured = climb.run(tuner, ahead.began + waited)
+    end = max(tuner.deadline, time.monotonic() + CERTIFY_SECONDS)
+    found = _chosen(measured, climb.result, hardware, end)
     ahead.chosen = time.monotonic()
     return found, measured
 
@@ -801,11 +809,15 @@ def _target() -> str:
 
 
 def _chosen(
-    measured: Sequence[Measured], result: SearchResult, hardware: Hardware
+    measured: Sequence[Measured],
+    result: SearchResult,
+    hardware: Hardware,
+    end: float,
 ) -> list[Candidate]:
     """The first candidate that has a certificate, or gets one; none if there is none.
 
-    A certificate names the sizes that it was given for.
+    A certificate names the sizes that it was given for.  None is given after `end`, a
+    reading of `time.monotonic()`.
     """
     # Here, for it loads compiled code, which is for nothing where nothing is timed.
     from mirage_dsl.verify.verifier import verify
@@ -820,7 +832,12 @@ def _chosen(
             cost = estimate(graph, hardware.screened())
             candidate = Candidate(graph, cost, None)
         if candidate.certificate is None and graph.blocks:
-            certificate = verify(graph, result.program)
+            try:
+                with until(end):
+                    certificate = verify(graph, result.program)
+            except OutOfTimeError:
+                _log.info("%s: no time to verify other sizes", result.program.name)
+                continue
             if not certificate.ok:
                 _log.warning("%s: at other sizes: %s", result.program.name, certificate)
                 continue

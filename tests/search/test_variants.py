@@ -91,6 +91,18 @@ def test_neighbours_change_tiles_and_warps_at_once() -> None:
     )
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_neighbours_cost_what_they_are_estimated_at(early: bool) -> None:
+    graph = mugraphs.attention(32, 256, 4096, tile_m=128, splits=4)
+    if early:
+        graph = launched_early(graph)
+    found = neighbours(graph, hardware=H100)
+    assert {n for g, _ in found for n, b in enumerate(g.nodes) if b != graph.nodes[n]}
+    assert [c.microseconds for _, c in found] == pytest.approx(
+        [estimate(g, H100).microseconds for g, _ in found]
+    )
+
+
 def test_sizes_of_other_kernels_are_taken_over() -> None:
     """The costliest kernel stays, and what joins its parts is as in the other."""
     one = mugraphs.attention(32, 256, 4096, tile_m=64, splits=4)

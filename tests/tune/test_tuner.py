@@ -124,6 +124,27 @@ def test_what_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.measured[-1].timing.reason == "wrong results"
 
 
+def test_what_is_not_verified_in_time_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The fastest has other sizes than those that were verified in the search."""
+    result = searched()
+    known = {c.mugraph for c in result.candidates}
+
+    def judge(graph: KernelGraph) -> Timing:
+        return Timing(0, 30.0 if graph in known else 10.0, 1e-4)
+
+    device = Device(monkeypatch, judge)
+    found = tuned(result, use_cache=False).result.best
+    assert found.mugraph not in known
+    assert found.certificate is not None
+    device.timed.clear()
+    over = replace(tuner.ALLOWANCES["quick"], seconds=-1e6)
+    monkeypatch.setitem(tuner.ALLOWANCES, "quick", over)
+    monkeypatch.setattr(tuner, "CERTIFY_SECONDS", 0.0)
+    assert tuned(result, use_cache=False).result.best.mugraph in known
+
+
 @pytest.mark.parametrize(("reason", "kernels"), [(NO_TIME, True), ("spills", False)])
 def test_what_is_clearly_better_by_estimate_needs_no_time(
     reason: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
