@@ -910,14 +910,18 @@ class Priced:
     def with_sizes(self, at: int, block: BlockGraph) -> Cost:
         """The cost with another schedule and other tiles of one kernel.
 
-        The other kernels are taken to cost what they do: what they read may lie in
-        another order.
+        The others are taken to cost what they do, unless there are more parts to read
+        or fewer: what they read may lie in another order.
 
         Args:
             at: Index of the node.
             block: What stands there instead.
         """
-        own = self._graph.nodes[at]
+        own, nodes = self._graph.nodes[at], self._graph.nodes
+        parts = partial_extents(block, self._extents)
+        if any(self._extents.get(name) != extent for name, extent in parts.items()):
+            changed = replace(self._graph, nodes=(*nodes[:at], block, *nodes[at + 1 :]))
+            return estimate(changed, self._hardware)
         part = self._of_block(block, self._inside[id(own)])
         return self._total(
             [(n, part if n is own else other) for n, other in self._parts]
@@ -965,9 +969,8 @@ class Priced:
             )
 
     def _of_block(self, block: BlockGraph, inside: AbstractSet[str]) -> KernelCost:
-        extents = self._extents | partial_extents(block, self._extents)
         return _block_kernel(
-            block, self._graph, self._types, extents, inside, self._hardware
+            block, self._graph, self._types, self._extents, inside, self._hardware
         )
 
 

@@ -214,6 +214,8 @@ FAR_OFF = 2_000.0
 """A call that takes so many µs, and longer than what is of interest, is timed once."""
 ROUGH_CALLS = 3
 """Calls that have to take so long."""
+MOST_KEPT = 64
+"""Candidates that are ready to run: of a network it takes a second to make one so."""
 LONG = 1.0
 """Seconds of a trial that are worth a word."""
 LOST = 70
@@ -271,6 +273,7 @@ class TrialWorker:
             self.draws.append(tensors)
             self.right.append(right)
         self._sets: list[tuple[torch.Tensor, ...]] | None = None
+        self._executables: dict[KernelGraph, Executable] = {}
 
     def _usable(self, seed: int) -> tuple[Tensors, Tensors]:
         """Inputs whose outputs are numbers that the outputs' types can hold.
@@ -349,8 +352,14 @@ class TrialWorker:
         self.judge(Trial(self._task.program, float("inf"), 1))
 
     def compiled(self, graph: KernelGraph) -> Executable:
-        """What runs a candidate."""
-        return self._backend.compile(graph, "cuda")
+        """What runs a candidate; the last ones are kept, for the fastest run again."""
+        found = self._executables.pop(graph, None)
+        if found is None:
+            found = self._backend.compile(graph, "cuda")
+        self._executables[graph] = found
+        if len(self._executables) > MOST_KEPT:
+            del self._executables[next(iter(self._executables))]
+        return found
 
     def judge(self, trial: Trial) -> Timing:
         """Check and time one candidate."""

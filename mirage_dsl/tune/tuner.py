@@ -263,7 +263,7 @@ OTHER_FINALISTS = 3
 """Those of other library calls, which take another share of the power."""
 NEAR = 1.1
 """Multiple of the best time up to which they are finalists."""
-CERTIFY_SECONDS = 3.0
+CERTIFY_SECONDS = 1.0
 """For verifying what was chosen, if there is not more time left.  Of a network in which
 many kernels have other sizes it may take longer: then what is known to be right is
 chosen, which takes about as long."""

@@ -617,6 +617,15 @@ def library() -> KernelGraph:
     return g.returns(out).returns(product).build()
 
 
+def with_positions() -> KernelGraph:
+    """The caller sees positions, which are a tensor then."""
+    g = KernelBuilder("counted", m=6, k=8)
+    x, i = g.input("x", f16, "m, k"), g.index("i", "m")
+    with g.block(grid={"m": 2}) as b:
+        out = b.store(b.exp(b.load(x, "m/grid, k")), "m/grid, k")
+    return g.returns(out).returns(i).build()
+
+
 def test_library_kernels_between(driver: Driver) -> None:
     x, w = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
     found = made(library(), (x, w)).call(x, w)
@@ -652,10 +661,11 @@ def test_a_dry_run_does_without_what_pytorch_imports_late() -> None:
 import sys, torch
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running.direct import run_dry
-from tests.backends.test_direct import library
+from tests.backends.test_direct import library, with_positions
 
 given = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
 run_dry(plan(library()), given)
+run_dry(plan(with_positions()), (torch.zeros(6, 8).half(),))
 print("symbolic_shapes" in " ".join(sys.modules))
 """
     ran = subprocess.run(

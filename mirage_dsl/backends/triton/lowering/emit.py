@@ -305,10 +305,14 @@ class Launcher:
         read |= {r.value for r in self._graph.returns}
         for item in self._graph.indices:
             if item.name in read:
-                text = f"torch.arange({self._axis_size(item.axis)}, device=device)"
                 self._variables[item.name] = self._writer.assign(
-                    self._names.fresh(item.name), text
+                    self._names.fresh(item.name),
+                    self._positions(self._axis_size(item.axis)),
                 )
+
+    def _positions(self, size: str) -> str:
+        """An expression of the positions along an axis."""
+        return f"torch.arange({size}, device=device)"
 
     # -- Sizes ---------------------------------------------------------------------
 
@@ -318,10 +322,15 @@ class Launcher:
         Raises:
             UnsupportedError: Nothing tells a symbolic extent.
         """
-        for _ in self._graph.inputs:
-            for item in self._graph.inputs:
-                for axis, dims in enumerate(item.type.axes):
-                    self._bind_axis(f"{self._variables[item.name]}.shape[{axis}]", dims)
+        open_axes = [
+            (f"{self._variables[item.name]}.shape[{at}]", dims)
+            for item in self._graph.inputs
+            for at, dims in enumerate(item.type.axes)
+            if any(self._unknown(d.name) for d in dims)
+        ]
+        for _ in open_axes:
+            for shape, dims in open_axes:
+                self._bind_axis(shape, dims)
         for node in self._graph.nodes:
             if isinstance(node, BlockGraph):
                 self._bind_parts(node)

@@ -322,6 +322,10 @@ class _Script(Launcher):
     def lines(self, plan: ModulePlan) -> list[str]:
         return [*self.write(plan.kernels)[:-1], "    return locals()"]
 
+    def _positions(self, size: str) -> str:
+        # For `arange` without data PyTorch loads a package that takes seconds.
+        return f"torch.empty({size}, dtype=torch.int64, device=device)"
+
     def _library(self, node: Apply) -> None:
         made = self._inner | self._built | self._flat_values.unmade
         if node.result in made or self._shows(node):
