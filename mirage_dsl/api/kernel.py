@@ -310,7 +310,13 @@ class BoundKernel:
         from mirage_dsl.tune.tuner import Ahead
 
         given = self._options
-        return Ahead(program, untold, overlap=given.overlap, backend=given.backend)
+        return Ahead(
+            program,
+            untold,
+            overlap=given.overlap,
+            backend=given.backend,
+            spent=self.trace.seconds,
+        )
 
     def use(self, mugraph: KernelGraph | str) -> Certificate:
         """Use a given μGraph, once it is checked and verified against the program.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -71,11 +72,13 @@ class Trace:
         program: What it computes.
         structure: What it returned, with a `Leaf` in the place of every tensor.
         strides: Of the inputs, where the function asked for any; None where it did not.
+        seconds: How long it took, which a search's budget is to hold as well.
     """
 
     program: KernelGraph
     structure: Any
     strides: tuple[tuple[int, ...] | None, ...] | None = None
+    seconds: float = field(default=0.0, compare=False)
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """The returned structure with the given outputs."""
@@ -131,13 +134,15 @@ def trace_call(
     """
     name = name or name_of(function)
     _require_tensors(arguments, name, location_of_function(function))
+    started = time.monotonic()
     apart, lines, traces = set[int](), set[str](), 0
     while True:
         recorder = Recorder(origin=arguments.origin, apart=frozenset(apart))
         if traces >= MOST_SINGLE:
             recorder.lines_apart = frozenset(lines)
         try:
-            return _traced(recorder, function, arguments, name, dynamic)
+            found = _traced(recorder, function, arguments, name, dynamic)
+            return replace(found, seconds=time.monotonic() - started)
         except (TraceAgainError, Exception):
             # What was raised may not be, once nothing is in the way.
             if not recorder.in_the_way:

@@ -263,6 +263,8 @@ OTHER_FINALISTS = 3
 """Those of other library calls, which take another share of the power."""
 NEAR = 1.1
 """Multiple of the best time up to which they are finalists."""
+MOST_SPENT = 3.0
+"""Seconds of a trace, at most, by which a tuning is shorter."""
 CERTIFY_SECONDS = 1.0
 """For verifying what was chosen, if there is not more time left.  Of a network in which
 many kernels have other sizes it may take longer: then what is known to be right is
@@ -604,11 +606,12 @@ class Ahead:
         overlap: Whether the first kernel of a call may start before what is ahead of it
             has ended: then so it is timed.
         backend: What compiles and runs the candidates.
+        spent: Seconds that were spent before the search, of the time for all.
 
     Attributes:
         overlap: As given.
         backend: As given.
-        began: Reading of `time.monotonic()`.
+        began: Reading of `time.monotonic()` from which the time for all counts.
         searched: The same, when the search had ended.
         chosen: The same, when the choice was made; None before.
     """
@@ -620,10 +623,12 @@ class Ahead:
         *,
         overlap: bool = False,
         backend: str = DEFAULT_BACKEND,
+        spent: float = 0.0,
     ) -> None:
         self.overlap = overlap
         self.backend = backend
         self.began = self.searched = time.monotonic()
+        self._spent = min(spent, MOST_SPENT)
         self.chosen: float | None = None
         self._program = program
         self._untold = untold
@@ -635,7 +640,7 @@ class Ahead:
         Called when a search begins: they load what they need, and draw inputs, at the
         same time.
         """
-        self.began = time.monotonic()
+        self.began = time.monotonic() - self._spent
         if _is_tuned(self.backend):
             self.tuner()
 
@@ -817,33 +822,42 @@ def _chosen(
     """The first candidate that has a certificate, or gets one; none if there is none.
 
     A certificate names the sizes that it was given for.  None is given after `end`, a
-    reading of `time.monotonic()`.
+    reading of `time.monotonic()`: then the fastest that has one is chosen.
     """
+    known = {c.mugraph: c for c in result.candidates}
+    good = [item.mugraph for item in measured if not item.timing.reason]
+    try:
+        with until(end):
+            for graph in good:
+                candidate = known.get(graph) or _of_other_sizes(graph, hardware)
+                if candidate.certificate is None and graph.blocks:
+                    candidate = _verified(candidate, result.program)
+                if candidate is not None:
+                    return [candidate]
+            return []
+    except OutOfTimeError:
+        _log.info("%s: no time to verify other sizes", result.program.name)
+    ranked = (m.mugraph for m in sorted(measured, key=_rank) if not m.timing.reason)
+    right = (known.get(graph) for graph in ranked)
+    return [
+        c for c in right if c is not None and (c.certificate or not c.mugraph.blocks)
+    ][:1]
+
+
+def _of_other_sizes(graph: KernelGraph, hardware: Hardware) -> Candidate:
+    return Candidate(graph, estimate(graph, hardware.screened()), None)
+
+
+def _verified(candidate: Candidate, program: KernelGraph) -> Candidate | None:
+    """The candidate with its certificate; None if it is refused."""
     # Here, for it loads compiled code, which is for nothing where nothing is timed.
     from mirage_dsl.verify.verifier import verify
 
-    known = {c.mugraph: c for c in result.candidates}
-    for item in measured:
-        if item.timing.reason:
-            continue
-        graph = item.mugraph
-        candidate = known.get(graph)
-        if candidate is None:
-            cost = estimate(graph, hardware.screened())
-            candidate = Candidate(graph, cost, None)
-        if candidate.certificate is None and graph.blocks:
-            try:
-                with until(end):
-                    certificate = verify(graph, result.program)
-            except OutOfTimeError:
-                _log.info("%s: no time to verify other sizes", result.program.name)
-                continue
-            if not certificate.ok:
-                _log.warning("%s: at other sizes: %s", result.program.name, certificate)
-                continue
-            candidate = replace(candidate, certificate=certificate)
-        return [candidate]
-    return []
+    certificate = verify(candidate.mugraph, program)
+    if not certificate.ok:
+        _log.warning("%s: at other sizes: %s", program.name, certificate)
+        return None
+    return replace(candidate, certificate=certificate)
 
 
 def _merged(found: Sequence[Candidate], result: SearchResult) -> tuple[Candidate, ...]:
