@@ -14,7 +14,11 @@ from mirage_dsl.cost.facts import BlockFacts, facts_of
 from mirage_dsl.ir.analysis.launches import behind_kernels, launched_early, loads_beside
 from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.maps import (
+    derived_extents,
+    partial_extents,
+    with_derived_extents,
+)
 from mirage_dsl.search.sizes import Constraints, Sized, choose_sizes
 from mirage_dsl.tile.program import SMALLEST_DOT
 
@@ -155,7 +159,8 @@ def neighbours(
             if cost.feasible:
                 found[at, block] = cost
     ranked = sorted(found.items(), key=lambda item: item[1].microseconds)
-    graphs = ((_with_node(mugraph, at, block), cost) for (at, block), cost in ranked)
+    told = with_derived_extents(mugraph)
+    graphs = ((_with_node(told, at, block), cost) for (at, block), cost in ranked)
     return [g for g in graphs if constraints is None or constraints.admits(g[0])]
 
 
@@ -175,7 +180,7 @@ def with_others_of(
     A kernel's best sizes hardly depend on those of the kernels beside it, so what was
     found for one of them serves all.  A graph of another structure stays as it is.
     """
-    changed = mugraph
+    changed = told = with_derived_extents(mugraph)
     for index, (own, new) in enumerate(zip(mugraph.nodes, other.nodes, strict=False)):
         if (
             index != at
@@ -184,7 +189,8 @@ def with_others_of(
             and own.nodes == new.nodes
         ):
             changed = _with_node(changed, index, new)
-    return changed if estimate(changed, hardware).feasible else mugraph
+    taken = changed is not told and estimate(changed, hardware).feasible
+    return changed if taken else mugraph
 
 
 def _steps(
@@ -321,6 +327,9 @@ def _loop_fits(block: BlockGraph) -> bool:
 
 
 def _with_node(graph: KernelGraph, at: int, block: BlockGraph) -> KernelGraph:
+    """A graph that tells all its extents with another block; it tells all of them."""
     nodes = (*graph.nodes[:at], block, *graph.nodes[at + 1 :])
-    changed = replace(graph, nodes=nodes)
-    return changed.with_extents(derived_extents(changed, changed.extent_of))
+    changed, known = replace(graph, nodes=nodes), graph.extent_of
+    if partial_extents(block, known).items() <= known.items():
+        return changed
+    return with_derived_extents(changed)

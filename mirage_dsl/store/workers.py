@@ -16,6 +16,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -144,18 +145,19 @@ class _Sender:
     Attributes:
         events: What is asked for and what has arrived, in order.
         thread: Where they are looked at.
+        numbers: Of the jobs that were sent.
     """
 
     def __init__(self, most: int) -> None:
         self.events: SimpleQueue[_Asked | _Done | _Ending] = SimpleQueue()
         self.thread = Thread(target=self._serve, daemon=True)
+        self.numbers: list[int] = []
         self._most = most
         self._command = ("-c", PROGRAM, str(most))
         self._helper: Helper = SPARES.take(self._command, ONE_THREAD)
         self._listener = Thread(target=self._listen, daemon=True)
         self._waiting: deque[_Asked] = deque()
         self._running: dict[int, Future[Any]] = {}
-        self._sent = _FIRST
         self._ready = False
         self._lost: Exception | None = None
         self._listener.start()
@@ -196,6 +198,9 @@ class _Sender:
             for future in self._running.values():
                 future.set_exception(done.error)
             self._running.clear()
+        elif done.number not in self._running:
+            # What another program gave up was still being ended.
+            return
         elif done.error is not None:
             self._running.pop(done.number).set_exception(done.error)
         else:
@@ -208,10 +213,11 @@ class _Sender:
             asked = self._waiting.popleft()
             if not asked.future.set_running_or_notify_cancel():
                 continue
-            self._sent += 1
-            error = self._lost or self._send(self._sent, asked.work, asked.arguments)
+            number = next(_NUMBERS)
+            self.numbers.append(number)
+            error = self._lost or self._send(number, asked.work, asked.arguments)
             if error is None:
-                self._running[self._sent] = asked.future
+                self._running[number] = asked.future
             else:
                 asked.future.set_exception(error)
 
@@ -250,6 +256,8 @@ class _Sender:
 
 _FIRST, _LAST = 0, -1
 """Numbers of the jobs that say that a helper has loaded, and that it has no more."""
+_NUMBERS = count(1)
+"""Of all other jobs: a helper works for one program after another."""
 
 
 def _nothing() -> None:
