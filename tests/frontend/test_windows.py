@@ -108,8 +108,6 @@ UNEVEN: dict[str, Callable[..., Any]] = {
     "a grid of one row": lambda _, w: F.affine_grid(
         w[:2, :2, 0], (2, 1, 1, 4), align_corners=True
     ),
-    "the largest of windows": lambda x, _: F.lp_pool2d(x, math.inf, (3, 2), 1),
-    "the smallest of windows": lambda x, _: F.lp_pool2d(x, -math.inf, 2),
     "points of a grid": lambda x, _: torch.grid_sampler(
         x, x[:, :2].movedim(1, -1), 1, 2, True
     ),
@@ -124,6 +122,15 @@ def test_windows_that_lie_unevenly(name: str) -> None:
     x, w = program.inputs()
     found = mirage.kernel(lambda x, w: UNEVEN[name](x, w))(x, w)
     torch.testing.assert_close(found, UNEVEN[name](x, w), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_norms_of_infinite_order_are_the_extremes_of_windows(sign: int) -> None:
+    """PyTorch computed powers of that order before, which are 0, 1 and infinite."""
+    x = Program(lambda x: x, (PLANE,)).inputs()[0]
+    found = mirage.kernel(lambda x: F.lp_pool2d(x, sign * math.inf, (3, 2), 1))(x)
+    expected = sign * F.max_pool2d(sign * x.abs(), (3, 2), 1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 FACTORS = (1.3, 0.6, (2.37, 0.5))
