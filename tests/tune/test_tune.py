@@ -12,6 +12,8 @@ import pytest
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core import processes
 from mirage_dsl.core.processes import Helper
+from mirage_dsl.core.types import f16
+from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.tune import compile_worker, measure
 from mirage_dsl.tune import measure as tuning
@@ -265,6 +267,41 @@ def test_what_children_inherit_was_compiled() -> None:
     """A kernel that Triton refuses would leave all of it to each child."""
     (report,) = compile_only(compile_worker._smallest())
     assert report.cubin_bytes
+
+
+def test_kernels_of_the_first_candidate_are_shared_out() -> None:
+    """Each to one process, if there are many, until anything has been compiled."""
+    tuner = Tuner(Task(GRAPH, INPUTS), "sm_90", jobs=4)
+    many, few = (
+        CompileJob(0, chained(count), "sm_90", together=(1,) * count)
+        for count in (tuning.FEW_KERNELS + 3, tuning.FEW_KERNELS)
+    )
+    ahead = tuner._ahead([many, few])
+    assert len(ahead) == 4
+    assert [k for job in ahead for k in job.kernels] == list(range(11))
+    assert {(j.index, j.graph, j.together) for j in ahead} == {
+        (tuning.AHEAD, many.graph, ())
+    }
+    assert tuner._ahead([few, many]) == []
+    tuner.reports[GRAPH] = ()
+    assert tuner._ahead([many]) == []
+
+
+def test_some_kernels_of_a_candidate_are_compiled_alone() -> None:
+    graph = chained(3)
+    reports = compiled(CompileJob(tuning.AHEAD, graph, "sm_90", kernels=(1,))).reports
+    assert len(reports) == 1
+    assert len(compiled(CompileJob(0, graph, "sm_90")).reports) == 3
+
+
+def chained(count: int) -> KernelGraph:
+    """Kernels one after the other."""
+    g = KernelBuilder("chained", m=16, k=32)
+    value = g.input("x", f16, "m, k")
+    for _ in range(count):
+        with g.block(grid={"m": 16}) as b:
+            value = b.store(b.exp(b.load(value, "m/grid, k")), "m/grid, k")
+    return g.returns(value).build()
 
 
 def test_compilations_are_screened() -> None:
