@@ -183,12 +183,12 @@ def _traced(
         copied = function = function.on_copy(values.pop(STATE))
     given = _contents(values)
     returned = _call(recorder, function, values, name)
-    if recorder.in_the_way:
-        raise TraceAgainError
     _refuse_changed(name, given, _contents(values), location)
     if copied is not None:
         copied.refuse_changes(location)
     outputs, structure = _outputs(returned, name, recorder, location)
+    if recorder.in_the_way:
+        raise TraceAgainError
     recorder.closed = True
     try:
         program = _settled(build_graph(name, recorder, inputs, outputs))

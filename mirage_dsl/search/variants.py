@@ -159,7 +159,7 @@ def neighbours(
             if cost.feasible:
                 found[at, block] = cost
     ranked = sorted(found.items(), key=lambda item: item[1].microseconds)
-    told = with_derived_extents(mugraph)
+    told = mugraph.with_extents(extents)
     graphs = ((_with_node(told, at, block), cost) for (at, block), cost in ranked)
     return [g for g in graphs if constraints is None or constraints.admits(g[0])]
 
@@ -327,7 +327,7 @@ def _loop_fits(block: BlockGraph) -> bool:
 
 
 def _with_node(graph: KernelGraph, at: int, block: BlockGraph) -> KernelGraph:
-    """A graph that tells all its extents with another block; it tells all of them."""
+    """The graph, which tells all its extents, with another block, and those of that."""
     nodes = (*graph.nodes[:at], block, *graph.nodes[at + 1 :])
     changed, known = replace(graph, nodes=nodes), graph.extent_of
     if partial_extents(block, known).items() <= known.items():

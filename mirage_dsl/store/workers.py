@@ -145,13 +145,11 @@ class _Sender:
     Attributes:
         events: What is asked for and what has arrived, in order.
         thread: Where they are looked at.
-        numbers: Of the jobs that were sent.
     """
 
     def __init__(self, most: int) -> None:
         self.events: SimpleQueue[_Asked | _Done | _Ending] = SimpleQueue()
         self.thread = Thread(target=self._serve, daemon=True)
-        self.numbers: list[int] = []
         self._most = most
         self._command = ("-c", PROGRAM, str(most))
         self._helper: Helper = SPARES.take(self._command, ONE_THREAD)
@@ -214,7 +212,6 @@ class _Sender:
             if not asked.future.set_running_or_notify_cancel():
                 continue
             number = next(_NUMBERS)
-            self.numbers.append(number)
             error = self._lost or self._send(number, asked.work, asked.arguments)
             if error is None:
                 self._running[number] = asked.future
