@@ -741,10 +741,11 @@ class GraphBounds:
 
     def _block(self, number: int, block: BlockGraph) -> None:
         walk = self._walk(block_types(block, self._types))
-        for _ in range(2):
-            # Sums of squares may come after what they bound, so go round twice.
-            for node in block.made:
-                walk.note(node.result, self._of_node(node, block, walk))
+        for node in block.made:
+            walk.note(node.result, self._of_node(node, block, walk))
+        # Sums of squares may come after what they bound: then go round again.
+        for node in block.made if walk.squares else ():
+            walk.note(node.result, self._of_node(node, block, walk))
         self.blocks[number] = walk.bounds
         for store in block.stores:
             kept = only_numbers(walk.bounds[store.operand])
