@@ -547,7 +547,10 @@ def _rank(measured: Measured) -> tuple[bool, float]:
 _log = logging.getLogger("mirage_dsl.tuner")
 
 CLEARLY = 0.8
-"""Share of the program's estimate; plans of less are better, though estimates err."""
+"""Share of the program's estimate; plans of less are better, though estimates err.
+
+So are those that take no more, in this share of its launches: a network whose kernels
+are short takes as long as the host takes to launch them, which no estimate counts."""
 
 _TURN = threading.RLock()
 """One program is tuned at a time: two would disturb each other's times."""
@@ -765,11 +768,9 @@ def _in_order(
     if not found:
         _log.warning("%s: no candidate could be timed", result.program.name)
         return Tuned(result, tuple(measured))
-    if _ran_out(measured):
-        most = CLEARLY * estimate(result.library, hardware).microseconds
-        if result.best.mugraph.blocks and result.best.cost.microseconds < most:
-            _log.info("%s: the best by estimate, untimed", result.program.name)
-            return Tuned(result, tuple(measured))
+    if _ran_out(measured) and _is_clearly_better(result, hardware):
+        _log.info("%s: the best by estimate, untimed", result.program.name)
+        return Tuned(result, tuple(measured))
     return Tuned(replace(result, candidates=_merged(found, result)), tuple(measured))
 
 
@@ -777,6 +778,14 @@ def _ran_out(measured: Sequence[Measured]) -> bool:
     """Whether time was over before any generated kernel was judged."""
     reasons = [m.timing.reason for m in measured if m.mugraph.blocks]
     return bool(reasons) and set(reasons) == {NO_TIME}
+
+
+def _is_clearly_better(result: SearchResult, hardware: Hardware) -> bool:
+    """Whether the best has generated kernels, and is better than the program by far."""
+    best, program = result.best.cost, estimate(result.library, hardware)
+    fewer = best.launches < CLEARLY * program.launches
+    most = program.microseconds * (1.0 if fewer else CLEARLY)
+    return bool(result.best.mugraph.blocks) and best.microseconds < most
 
 
 def _climbed(

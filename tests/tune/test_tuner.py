@@ -168,6 +168,32 @@ def test_what_is_clearly_better_by_estimate_needs_no_time(
     assert not tuned(result, use_cache=False).result.best.mugraph.blocks
 
 
+@pytest.mark.parametrize(
+    ("share", "launches", "kernels"),
+    [(0.75, 10, True), (0.85, 10, False), (0.85, 7, True), (1.01, 7, False)],
+)
+def test_fewer_launches_make_a_plan_clearly_better(
+    share: float, launches: int, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a host has to launch takes as long as it does, which no estimate counts."""
+    found = searched()
+    program = estimate(found.library, H100)
+    cost = replace(
+        found.best.cost,
+        microseconds=share * program.microseconds,
+        launches=launches * program.launches / 10,
+    )
+    best = replace(found.best, cost=cost)
+    result = replace(found, candidates=(best, *found.candidates[1:]))
+
+    def judge(graph: KernelGraph) -> Timing:
+        return Timing(0, reason=NO_TIME) if graph.blocks else Timing(0, 30.0, 1e-4)
+
+    Device(monkeypatch, judge)
+    chosen = tuned(result, use_cache=False).result.best
+    assert bool(chosen.mugraph.blocks) == kernels
+
+
 def test_of_library_calls_times_say_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another form of the program was slower, whatever its estimate says."""
     result = searched()
