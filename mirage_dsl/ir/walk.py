@@ -246,6 +246,19 @@ def map_blocks(
     return map_nodes(graph, lambda n: change(n) if isinstance(n, BlockGraph) else n)
 
 
+def bypassed(block: BlockGraph, which: Callable[[Apply], bool]) -> BlockGraph:
+    """The block without some operators: what reads them reads their first values."""
+    names: dict[str, str] = {}
+    kept: list[BlockNode] = []
+    for node in block.nodes:
+        if isinstance(node, Apply) and which(node):
+            operand = node.values[0]
+            names[node.result] = names.get(operand, operand)
+        else:
+            kept.append(with_operands(node, names))
+    return replace(block, nodes=tuple(kept))
+
+
 def with_returned(graph: KernelGraph, names: Mapping[str, str]) -> KernelGraph:
     """The graph that returns values of other names; those not listed stay."""
     returns = tuple(

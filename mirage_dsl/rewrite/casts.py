@@ -44,11 +44,16 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.infer import block_node_type, kernel_types
-from mirage_dsl.ir.walk import users, with_operands, with_returned
+from mirage_dsl.ir.walk import bypassed, users, with_operands, with_returned
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, ROUNDINGS
 
 # -- Casts before products -------------------------------------------------------------
+
+
+def without_casts(block: BlockGraph) -> BlockGraph:
+    """The block before casts, which only the sizing puts in."""
+    return bypassed(block, lambda node: "dtype" in node.op.attributes)
 
 
 def insert_casts(

@@ -13,9 +13,10 @@ real cost model come after, in `search.sizes`.
 
 Sums and differences commute, so sum(x - y) is also sum(x) - sum(y), which may be
 cheaper; but large sums may cancel where the small differences were accurate.  What is
-only equal in exact arithmetic fails the stability verdict later.  So of every
-configuration some structures that cancel no more than the program does are kept beside
-cheaper ones.
+only equal in exact arithmetic fails the stability verdict later.  So it is with a
+product of a scaled operand, which is rounded, for a scaled product.  So of every
+configuration some structures that cancel and round no more than the program does are
+kept beside cheaper ones.
 """
 
 # Numba has no types for its decorators, nor for compiled functions; NumPy gives rows of
@@ -805,19 +806,42 @@ def moved_differences(
     return (saturation.edges[:, 1] == SUB) & ~np.isin(made, np.array(own, made.dtype))
 
 
+def entered_by_constants(saturation: Saturation) -> Bools:
+    """Edges that make a constant, or read one."""
+    made, kind, *operands, _ = saturation.edges.T
+    constant = np.zeros(len(saturation.shape) + 1, np.bool_)
+    constant[made[kind == CONSTANT]] = True
+    return np.asarray(constant[made] | constant[np.stack(operands)].any(axis=0))
+
+
+def multiplied(saturation: Saturation) -> Bools:
+    """Edges that make an operand of a product."""
+    made, kind, *operands, _ = saturation.edges.T
+    found = np.zeros(len(saturation.shape) + 1, np.bool_)
+    found[np.stack(operands)[:, kind == CONTRACT]] = True
+    return found[made]
+
+
+def moved_factors(saturation: Saturation) -> Bools:
+    """Edges that scale an operand of a product, where the program does not."""
+    made = saturation.key[saturation.edges[:, 0]]
+    own = np.isin(made, np.array(saturation.program_keys, made.dtype))
+    return entered_by_constants(saturation) & multiplied(saturation) & ~own
+
+
 def accurate_ones(
     found: Extraction,
     accurate: Callable[[], Condensed | None],
     costs: Floats,
     moved: Bools,
 ) -> list[tuple[tuple[int, ...], float]]:
-    """DAGs without moved differences, if others have them; extracted anew if need be.
+    """DAGs without moved edges, if others have them; extracted anew if need be.
 
     Args:
         found: The cheapest DAGs of a configuration.
-        accurate: What they are of without moved differences; asked for if need be.
+        accurate: What they are of without moved edges; asked for if need be.
         costs: Of its edges.
-        moved: Which edges are moved differences.
+        moved: Which edges are moved differences, or moved factors.
     """
     if not any(moved[list(c)].any() for c in found.chosen):
         return []

@@ -884,7 +884,8 @@ def structural_search(
     budget: Budget,
     *,
     own: bool = False,
-    per_configuration: int = 8,
+    per_configuration: int = 5,
+    alike: bool = False,
 ) -> Structures:
     """The closure search of a segment without the shifts that keep it in range.
 
@@ -898,6 +899,7 @@ def structural_search(
             plain,
             hardware,
             per_configuration=per_configuration,
+            alike=alike,
             threads=threads,
             budget=budget,
             seed=seed,

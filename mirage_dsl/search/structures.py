@@ -70,7 +70,10 @@ from mirage_dsl.search.extract import (
     additive_cost,
     cheapest,
     condense,
+    entered_by_constants,
     moved_differences,
+    moved_factors,
+    multiplied,
     placeholder_tiles,
     work_of,
 )
@@ -78,7 +81,8 @@ from mirage_dsl.search.sizes import on_grid
 from mirage_dsl.search.space import Configuration, Space, configurations, space_of
 
 VARIETY = 4
-"""DAGs extracted for each one kept: many differ only in where constants enter."""
+"""DAGs extracted for each one kept: many differ only in where constants enter, and are
+alike."""
 
 
 ALONE_SECONDS = 0.2
@@ -138,7 +142,7 @@ def structures(
     program: KernelGraph,
     hardware: Hardware,
     *,
-    per_configuration: int = 8,
+    per_configuration: int = 5,
     threads: int | None = None,
     budget: Budget = UNLIMITED,
     allow: Callable[[Configuration], bool] | None = None,
@@ -146,6 +150,7 @@ def structures(
     seed: int = 0,
     own: bool = False,
     written: bool = False,
+    alike: bool = False,
 ) -> StructureSet:
     """Search the complete space of single kernels that compute a program.
 
@@ -162,6 +167,8 @@ def structures(
         own: Only what operators of the program itself make up: few structures, soon.
         written: Only of the program as it is, not of its other form, and no further
             than is quick.
+        alike: Also those that differ from cheaper ones only in where constants enter;
+            what enters an operand of a product, and is rounded, is no such place.
 
     Raises:
         UnsupportedError: A value that no block graph can compute.
@@ -169,7 +176,7 @@ def structures(
     total = StructureSet()
     searched = [Form(program)] if own or written else forms(program)
     keep = 1 if own else per_configuration
-    parameters = (hardware, keep, budget, seed, own, written)
+    parameters = (hardware, keep, budget, seed, own, written, alike)
     try:
         with until(budget.end):
             for form in searched:
@@ -239,6 +246,7 @@ class _Search:
     seed: int
     own: bool
     written: bool
+    alike: bool
 
     def run(self, group: list[Configuration]) -> StructureSet:
         """All configurations of one loop choice, from one closure."""
@@ -346,9 +354,11 @@ class _Search:
             }
         )
         began = time.perf_counter()
-        varied = _varied(words, found.chosen, found.costs)
-        best = self.distinct(drawings, configuration, varied)
-        others = self.distinct(drawings, configuration, accurate)
+        some = zip(found.chosen, found.costs, strict=True)
+        best, others = (
+            self.distinct(drawings, configuration, _varied(words, dags, self.alike))
+            for dags in (some, accurate)
+        )
         best |= {n: others[n] for n in list(others)[:ACCURATE] if n not in best}
         result.structures += best.values()
         result.count({"structures": len(best)})
@@ -361,7 +371,7 @@ class _Search:
         part: Condensed,
         alive: Bools,
     ) -> tuple[Extraction, list[tuple[tuple[int, ...], float]]]:
-        """The cheapest DAGs of a configuration, and those that cancel no more."""
+        """The cheapest DAGs of a configuration, and those that are as accurate."""
         tiles = placeholder_tiles(self.space, configuration)
         work = work_of(self.space, edges, configuration, tiles)
         costs = additive_cost(work, self.hardware)
@@ -371,7 +381,7 @@ class _Search:
             # What is wanted at least may be had exactly.
             found = cheapest(part, costs, self.per_configuration, states)
         saturation = edges.saturation
-        moved = moved_differences(self.space, saturation)
+        moved = moved_differences(self.space, saturation) | moved_factors(saturation)
 
         def accurate() -> Condensed | None:
             nodes = len(saturation.shape)
@@ -432,19 +442,20 @@ def _read_joined(saturation: Saturation, alive: Bools) -> Bools:
 
 
 def _varied(
-    words: Words, dags: Iterable[tuple[int, ...]], costs: Iterable[float]
+    words: Words, dags: Iterable[tuple[tuple[int, ...], float]], alike: bool
 ) -> Iterable[tuple[tuple[int, ...], float]]:
-    """First one of each kind of DAG, then the others, each by cost."""
+    """One of each kind of DAG, and then the others if they are wanted, each by cost."""
     seen: set[int] = set()
     others: list[tuple[tuple[int, ...], float]] = []
-    for item in sorted(zip(dags, costs, strict=True), key=lambda p: p[1]):
+    for item in sorted(dags, key=lambda p: p[1]):
         word = int(words[list(item[0])].sum())
         if word in seen:
             others.append(item)
         else:
             seen.add(word)
             yield item
-    yield from others
+    if alike:
+        yield from others
 
 
 _TERM = {
@@ -485,17 +496,23 @@ def chosen_edges(saturation: Saturation, chosen: tuple[int, ...]) -> dict[int, E
 def edge_words(saturation: Saturation) -> Words:
     """A word for each edge; their sum tells DAGs apart, but for their constants.
 
-    Edges that a constant enters have the word 0.
+    Edges that a constant enters have the word 0, unless they make an operand of a
+    product: that is rounded, so a constant there makes another result.
     """
-    node, kind, *operands, arg = saturation.edges.T
-    constant = np.zeros(len(saturation.shape) + 1, np.bool_)
-    constant[node[kind == CONSTANT]] = True
-    blind = constant[node] | constant[np.stack(operands)].any(axis=0)
-    word = np.zeros(len(node), np.uint64)
-    for part in (kind, saturation.shape[node], saturation.stage[node], arg):
+    node, kind, *_, arg = saturation.edges.T
+    shape = saturation.shape[node]
+    word = _mixed(kind, shape, saturation.stage[node], arg)
+    rounded = np.where(multiplied(saturation), _mixed(shape), np.uint64(0))
+    return np.where(entered_by_constants(saturation), rounded, word)
+
+
+def _mixed(*parts: Ints) -> Words:
+    """A word for each row of some columns."""
+    word = np.zeros(len(parts[0]), np.uint64)
+    for part in parts:
         word = (word ^ part.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         word ^= word >> np.uint64(29)
-    return np.where(blind, np.uint64(0), word)
+    return word
 
 
 def reconstruct(

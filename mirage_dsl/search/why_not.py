@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.walk import map_blocks, results_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Term
-from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.casts import insert_casts, without_casts
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sums import forms
@@ -420,17 +420,6 @@ def _only_shifts(block: BlockGraph, node: Apply) -> bool:
     return node.op.shift_of is not None or not running.isdisjoint(node.values)
 
 
-def without_casts(block: BlockGraph) -> BlockGraph:
-    """The block before casts, which only the sizing puts in."""
-    names: dict[str, str] = {}
-    for node in block.nodes:
-        if isinstance(node, Apply) and "dtype" in node.op.attributes:
-            operand = node.values[0]
-            names[node.result] = names.get(operand, operand)
-    kept = tuple(n for n in block.nodes if n.result not in names)
-    return Renaming().block(replace(block, nodes=kept), names)
-
-
 def _hash(block: BlockGraph, outer: dict[str, TensorType]) -> str:
     known = [n for n in block.sources if outer[n].space is MemorySpace.NOWHERE]
     indices = tuple(Index(n, outer[n].axes[0]) for n in known)
@@ -677,6 +666,7 @@ class _Question:
             strip_shifts(self.program),
             self.hardware,
             per_configuration=MOST_STRUCTURES,
+            alike=True,
             allow=allow,
             seed=self.seed,
         )
@@ -687,7 +677,8 @@ class _Question:
                 return [
                     f"in its configuration, {structure.configuration}, it is number "
                     f"{rank + 1} of {len(found.structures)} by the cost that "
-                    "extraction adds up; the search keeps the first few of each"
+                    "extraction adds up; the search keeps the first few of each, and "
+                    "of those that differ only in where constants enter the first"
                 ]
         return []
 

@@ -330,6 +330,7 @@ def test_the_search_misses_nothing(
         program,
         H100,
         per_configuration=5000,
+        alike=True,
         allow=lambda c: c == Configuration((), loop),
     )
     texts = {outline(s.block)[0] for s in found.structures}

@@ -25,6 +25,8 @@ from mirage_dsl.ir.graph import (
     stages_of,
 )
 from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.walk import bypassed, map_blocks
+from mirage_dsl.ops.table import CAST, DIV, MUL
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult, is_one_kernel
 from mirage_dsl.search.sizes import Constraints
@@ -152,6 +154,33 @@ def test_a_maximum_is_kept_where_only_that_is_accurate() -> None:
     assert result.best.certificate.ok
     library = estimate(result.library, H100).microseconds
     assert result.best.cost.microseconds < library / 2
+
+
+def test_candidates_differ_in_more_than_where_constants_multiply() -> None:
+    """Rows of a norm are scaled in five places, queries and scores in one or other."""
+    for program in (programs.rmslin(), programs.gqa()):
+        found = [c.mugraph for c in search(program, H100) if c.mugraph.blocks]
+        kinds = {
+            canonical_hash(map_blocks(g, lambda b: bypassed(b, scales)), sizes=False)
+            for g in found
+        }
+        assert len(kinds) == len(found) > 1
+
+
+def scales(node: Apply) -> bool:
+    """Whether an operator multiplies by a constant, or casts what comes of that."""
+    return node.op is CAST or (node.op in (MUL, DIV) and len(node.values) == 1)
+
+
+def test_scores_are_scaled_where_scaling_queries_is_inaccurate() -> None:
+    """f16 rounds queries over the root of 80 once more."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return mirage.softmax((q @ k.mT) * 80**-0.5) @ v
+
+    specs = [mirage.spec((32, 512, 80), "float16")] * 3
+    result = search(trace_function(attention, specs), H100, k=1)
+    assert is_one_kernel(result.best.mugraph)
 
 
 def test_the_same_search_gives_the_same_result() -> None:

@@ -62,6 +62,25 @@ def test_constants_are_operands() -> None:
         assert constants == [Scalar(scalar(1).value, (("h", -1),))]
 
 
+def test_of_structures_that_differ_in_where_constants_enter_one_is_kept() -> None:
+    one, every = (
+        structures(PROGRAMS["rmslin"](), H100, alike=a) for a in (False, True)
+    )
+    assert 2 * len(one.structures) <= len(every.structures)
+    assert {s.block for s in one.structures} <= {s.block for s in every.structures}
+
+
+def test_a_constant_that_enters_an_operand_of_a_product_is_another_structure() -> None:
+    """A scaled query is rounded for its product, a scaled score is not."""
+    scaled = {
+        node.result
+        for item in structures(PROGRAMS["gqa"](), H100, per_configuration=5).structures
+        for node in item.block.applies
+        if any(isinstance(o, Scalar) for o in node.operands)
+    }
+    assert len(scaled) > 1
+
+
 def located(program: KernelGraph) -> KernelGraph:
     """The program with a line number for each operator."""
     nodes = [

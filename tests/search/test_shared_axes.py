@@ -212,7 +212,11 @@ def test_enumeration_finds_nothing_else(loop: str | None, limit: int) -> None:
     }
     configuration = Configuration(("a", "b"), loop, (("a", "b"),))
     found = structures(
-        program, H100, per_configuration=5000, allow=lambda c: c == configuration
+        program,
+        H100,
+        per_configuration=5000,
+        alike=True,
+        allow=lambda c: c == configuration,
     )
     assert found.complete
     made = {outline(s.block) for s in found.structures}
