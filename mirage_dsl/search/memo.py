@@ -170,9 +170,8 @@ def names_of(program: KernelGraph) -> Names:
     return Names((*inputs, *ordered), tuple(known.dims))
 
 
-def normal_text(program: KernelGraph) -> str:
-    """The same text for programs that differ only in names."""
-    names = names_of(program)
+def normal(program: KernelGraph, names: Names) -> KernelGraph:
+    """The same program for programs that differ only in names: `v0`, `v1`, `d0`, ..."""
     used = set(names.dims)
     bare = replace(
         program,
@@ -183,7 +182,12 @@ def normal_text(program: KernelGraph) -> str:
         {name: f"d{i}" for i, name in enumerate(names.dims)},
         {name: f"v{i}" for i, name in enumerate(names.values)},
     )
-    return to_text(renaming.graph(bare))
+    return renaming.graph(bare)
+
+
+def normal_text(program: KernelGraph) -> str:
+    """The same text for programs that differ only in names."""
+    return to_text(normal(program, names_of(program)))
 
 
 def renamed(graph: KernelGraph, own: Names, other: Names) -> KernelGraph:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -44,6 +44,7 @@ from mirage_dsl.ir.walk import (
     with_operands,
 )
 from mirage_dsl.ops.definition import Array, Kind, Operator
+from mirage_dsl.search.memo import names_of, normal
 from mirage_dsl.verify.sizes import input_shape, shrink
 
 CARRIED = 1e6
@@ -143,8 +144,31 @@ class Cutter:
 
     @cached_property
     def carriers(self) -> frozenset[str]:
-        """Values that change with the shifts, so they mean nothing by themselves."""
-        return shift_carriers(self.program)
+        """Values that change with the shifts, so they mean nothing by themselves.
+
+        A shift cancels soon: what is near it is evaluated, and more of what is made of
+        it as long as something still changes there.
+        """
+        found: set[str] = set()
+        seen: set[str] = set()
+        for node in self.order:
+            if node.op.shift_of is not None and node.result not in seen:
+                own, near = self._carriers_near(node)
+                found |= own
+                seen |= near
+        return frozenset(found)
+
+    def _carriers_near(self, shift: Apply) -> tuple[frozenset[str], set[str]]:
+        """What changes with a shift, and all that was looked at for it."""
+        made = depending(self.order, {shift.result}) - {shift.result}
+        after = [n for n in self.order if n.result in made]
+        count = FIRST_NEAR
+        while True:
+            near = (shift, *after[:count])
+            own, seen = _carriers(self.segment(near)), {n.result for n in near}
+            if count >= len(after) or all(self._read_in[name] <= seen for name in own):
+                return own, seen
+            count *= 4
 
     def crossing(self, nodes: Sequence[Apply], at: int) -> float:
         """Bytes made before position `at` of `nodes` and read at or after it."""
@@ -393,6 +417,22 @@ class _Shifted(NumpyDomain):
             return found
         noise = np.random.default_rng(self.seed).uniform(-1.0, 1.0, found.shape)
         return found + noise
+
+
+FIRST_NEAR = 16
+"""Operators made of a shift among which it mostly cancels."""
+
+
+def _carriers(program: KernelGraph) -> frozenset[str]:
+    """`shift_carriers`, once for programs that differ only in names."""
+    names = names_of(program)
+    found = _normal_carriers(normal(program, names))
+    return frozenset(names.values[int(name.removeprefix("v"))] for name in found)
+
+
+@lru_cache(maxsize=256)
+def _normal_carriers(program: KernelGraph) -> frozenset[str]:
+    return shift_carriers(program)
 
 
 def shift_carriers(program: KernelGraph) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -285,6 +285,17 @@ def test_an_atom_is_cut_around_what_pytorch_computes_at_once() -> None:
     parts = [cutter.segment(part.nodes) for part in (before, call, after)]
     assert [k.call for k in estimate(parts[1], H100).kernels] == ["group_norm"]
     assert verify(cutter.join(parts), cutter.program).ok
+
+
+@pytest.mark.parametrize("first", [1, 16])
+@pytest.mark.parametrize("program", [attention, attention_on_joined])
+def test_near_a_shift_the_same_is_carried_as_in_the_whole_program(
+    program: Callable[[], KernelGraph], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few operators are looked at first."""
+    monkeypatch.setattr(partition, "FIRST_NEAR", first)
+    graph = program()
+    assert Cutter(graph).carriers == shift_carriers(graph) != frozenset()
 
 
 def test_what_is_too_large_at_small_extents_is_not_evaluated(
