@@ -117,6 +117,23 @@ def test_structures_that_are_launched_alike_wait_until_their_launch_is_the_best(
     assert any(launched(1, launches)[launches] > tuner.ALIKE for launches in full)
 
 
+def test_a_first_round_has_no_more_kernels_than_are_compiled_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of networks it has fewer candidates; the program is one in any case."""
+    result, allowance = _decoded(), tuner.ALLOWANCES["quick"]
+    climb = tuner.Climb(result, allowance, None, H100, lambda *_: None)
+    every = climb._first()
+    monkeypatch.setattr(tuner, "KERNELS_EACH", 0.5)
+    some = climb._first()
+    assert some == every[: len(some)]
+    most = 0.5 * (len(result.candidates) + allowance.first)
+    assert sum(len(g.blocks) for g in some) <= most
+    assert sum(len(g.blocks) for g in every) > most
+    monkeypatch.setattr(tuner, "KERNELS_EACH", 0)
+    assert result.library in climb._first()
+
+
 @mirage.kernel
 def decode(q, k, v):
     return mirage.softmax(q @ k) @ v

@@ -243,6 +243,25 @@ def test_warming_up_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran == [GRAPH]
 
 
+def test_the_candidates_that_ran_last_are_ready_to_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge = TrialWorker(Task(GRAPH, INPUTS), "cpu")
+    one, two, three = (replace(GRAPH, name=name) for name in ("one", "two", "three"))
+    made: list[KernelGraph] = []
+
+    class Backend:
+        def compile(self, graph: KernelGraph, *_: str) -> KernelGraph:
+            made.append(graph)
+            return graph
+
+    monkeypatch.setattr(trial_worker, "MOST_KEPT", 2)
+    monkeypatch.setattr(judge, "_backend", Backend())
+    for graph in (one, two, one, three, one, two):
+        judge.compiled(graph)
+    assert made == [one, two, three, two]
+
+
 def test_inputs_are_drawn_until_the_outputs_are_numbers() -> None:
     g = KernelBuilder("root", m=4, k=8)
     x = g.input("x", f16, "m, k")

@@ -124,6 +124,16 @@ def test_what_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.measured[-1].timing.reason == "wrong results"
 
 
+@pytest.mark.parametrize(("spent", "shorter"), [(1.0, 1.0), (100.0, tuner.MOST_SPENT)])
+def test_seconds_that_went_by_before_shorten_a_tuning(
+    spent: float, shorter: float
+) -> None:
+    ahead = Ahead(searched().program, spent=spent)
+    before = time.monotonic()
+    ahead.start()
+    assert before - shorter <= ahead.began <= time.monotonic() - shorter
+
+
 def test_what_is_not_verified_in_time_is_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
