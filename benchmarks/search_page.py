@@ -22,7 +22,7 @@ _SPACE = """\
 
 |S| is the number of useful abstract expressions, nodes are values of the closure: both
 of the largest loop choice. Different grids share a closure. Structures are the distinct
-μGraphs without sizes that extraction kept, up to eight of each configuration.
+μGraphs without sizes that extraction kept, the best few of each configuration.
 """
 
 _TIME = """\
