@@ -26,21 +26,17 @@ from typing import TYPE_CHECKING
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.garbage import rarely_collected
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.core.types import Scalar
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import estimate, launched
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.cost.order import in_good_order
 from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.printer import to_text
-from mirage_dsl.ir.walk import bypassed, map_blocks
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import DIV, MUL
-from mirage_dsl.rewrite.casts import without_casts
 from mirage_dsl.rewrite.layouts import FlatForm, flattened
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.rewrite.sinking import GathersGiven, with_gathers_given
@@ -65,6 +61,7 @@ from mirage_dsl.search.result import (
     Plan,
     Proof,
     SearchResult,
+    hash_but_for_factors,
     is_one_kernel,
     leaves_products,
     with_every_kind,
@@ -290,18 +287,6 @@ def _microseconds(plan: Plan) -> float:
 
 def _structure(plan: Plan) -> str:
     return canonical_hash(plan.graph, sizes=False)
-
-
-def _but_for_factors(plan: Plan) -> str:
-    """What tells structures apart that differ in more than where constants multiply."""
-    bare = map_blocks(plan.graph, lambda b: bypassed(without_casts(b), _scales))
-    return canonical_hash(bare, sizes=False)
-
-
-def _scales(node: Apply) -> bool:
-    """Whether an operator multiplies a value by a constant."""
-    by = node.operands if node.op is MUL else node.operands[1:]
-    return node.op in (MUL, DIV) and any(isinstance(o, Scalar) for o in by)
 
 
 def _require_extents(program: KernelGraph) -> None:
@@ -865,7 +850,7 @@ class _Driver:
             if len(kept) == self.k or self._ends(kept):
                 self.ledger.cut["cost rank"] += len(plans) - at
                 break
-            structure, kind = _structure(plan), _but_for_factors(plan)
+            structure, kind = _structure(plan), hash_but_for_factors(plan.graph)
             if structure in seen or kind in right:
                 self.ledger.cut["duplicate"] += 1
                 continue

@@ -15,13 +15,18 @@ from typing import Any, cast, overload
 from mirage_dsl.core.errors import CacheError
 from mirage_dsl.core.files import checksum, typed
 from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.types import Scalar
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.analysis.bounds import exposed
 from mirage_dsl.ir.analysis.launches import launched_early
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.ir.walk import bypassed, map_blocks
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.ops.table import DIV, MUL
+from mirage_dsl.rewrite.casts import without_casts
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.verify.certificate import Certificate
 
@@ -173,6 +178,18 @@ def splits_a_loop(graph: KernelGraph) -> bool:
     """Whether a kernel stores parts of sums, which a later one joins."""
     axes = [a for b in graph.blocks for store in b.stores for a in store.axes]
     return any(d.grid and d.name.endswith("#") for axis in axes for d in axis)
+
+
+def hash_but_for_factors(graph: KernelGraph) -> str:
+    """What tells structures apart that differ in more than where constants multiply."""
+    bare = map_blocks(graph, lambda b: bypassed(without_casts(b), _scales))
+    return canonical_hash(bare, sizes=False)
+
+
+def _scales(node: Apply) -> bool:
+    """Whether an operator multiplies a value by a constant."""
+    by = node.operands if node.op is MUL else node.operands[1:]
+    return node.op in (MUL, DIV) and any(isinstance(o, Scalar) for o in by)
 
 
 def with_every_kind(plans: Sequence[Plan], count: int) -> list[Plan]:

@@ -38,7 +38,7 @@ from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sums import forms
 from mirage_dsl.search.closure import KIND, enabled_kinds
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.result import SearchResult, hash_but_for_factors
 from mirage_dsl.search.rewrites import REWRITES
 from mirage_dsl.search.segments import one_kernel, reads_joined
 from mirage_dsl.search.sizes import Constraints
@@ -433,6 +433,7 @@ def _hash(block: BlockGraph, outer: dict[str, TensorType]) -> str:
 
 Verdict = Literal[
     "found",
+    "like a candidate",
     "not equivalent",
     "unstable",
     "outside the space",
@@ -602,6 +603,7 @@ class _Question:
         if space is not None:
             yield "pruned", self._pruned(named)
         yield "infeasible", _limits(self.cost)
+        yield "like a candidate", self._alike()
         yield "too expensive", self._expensive(named)
         if not self.result.complete:
             yield "cut by the budget", self._unfinished()
@@ -637,6 +639,19 @@ class _Question:
             for form in forms(strip_shifts(self.program))
         ]
         return [] if None in strangers else [s for s in strangers[:1] if s is not None]
+
+    def _alike(self) -> list[str]:
+        """Which candidate it is but for where constants multiply, if it is one."""
+        kind = hash_but_for_factors(self.mugraph)
+        for rank, candidate in enumerate(self.result):
+            if hash_but_for_factors(expand(candidate.mugraph)) == kind:
+                return [
+                    f"candidate {rank} of {len(self.result)}, about "
+                    f"{candidate.cost.microseconds:.1f} µs, but for where constants "
+                    f"multiply; the given one takes about {self.cost.microseconds:.1f}"
+                    " µs"
+                ]
+        return []
 
     def _expensive(self, named: KernelGraph) -> list[str]:
         own, last = self.cost.microseconds, self.result.candidates[-1].cost.microseconds

@@ -73,6 +73,30 @@ def test_other_tiles_are_found_with_the_better_ones(
     assert "does not fit: kernel 1 takes" in str(why_not(huge, program, result))
 
 
+def test_of_what_differs_in_where_a_constant_multiplies_one_is_a_candidate() -> None:
+    mean = parse(
+        PROGRAM.replace(
+            "  p: f16[b, n]", "  r: f16[b] = mul q, 1/h\n  p: f16[b, n]"
+        ).replace("div p, q", "mul p, r")
+    )
+    result = search(mean, H100, k=2)
+    late, early = (
+        _given(NORMAL.replace(old, new).replace("div pa, sa", f"mul pa, {by}"))
+        for old, new, by in (
+            ("    o:", "    ma: f32[b] = mul sa, 1/h\n    o:", "ma"),
+            (
+                "    s: f32[b] = sum q",
+                "    r: f32[b, h/loop] = mul q, 1/h\n    s: f32[b] = sum r",
+                "sa",
+            ),
+        )
+    )
+    found, other = why_not(late, mean, result), why_not(early, mean, result)
+    assert found.verdict == "found"
+    assert other.verdict == "like a candidate"
+    assert f"candidate {found.rank} of 2" in str(other)
+
+
 def test_a_wrong_one_has_a_counterexample(
     program: KernelGraph, result: SearchResult
 ) -> None:
