@@ -464,7 +464,8 @@ def recorder_of(what: str, operands: tuple[Any, ...]) -> Recorder:
     if len(found) > 1:
         raise TraceError(
             f"{what} of tensors of two different traces; a symbolic tensor must not be "
-            "kept outside of the decorated function",
+            "kept outside of the decorated function, as functools.cache or a dict do: "
+            "make it there, and pass it as an argument",
             user_location(),
         )
     if not found:
