@@ -1334,8 +1334,9 @@ def kernel(
     """Make a kernel of a function on tensors; bare or with settings.
 
     Tensors are inputs of the program: all that the function computes with have to be
-    arguments.  Numbers, texts and None are constants of it: each value is a program of
-    its own, so pass what varies from call to call as a tensor without axes.
+    arguments.  Numbers, texts, dtypes, members of an `Enum` and None are constants of
+    it: each value is a program of its own, so pass what varies from call to call as a
+    tensor without axes.
 
     Args:
         function: The function.
