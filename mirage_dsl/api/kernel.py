@@ -63,6 +63,7 @@ from mirage_dsl.frontend.arguments import (
     copied,
     device_kind,
     fields_of,
+    is_constant,
     is_empty,
     is_module,
     is_record,
@@ -772,9 +773,6 @@ def _holds(graph: KernelGraph, program: KernelGraph) -> bool:
 
 # -- How a repeated call takes its tensors ---------------------------------------------
 
-CONSTANTS = (type(None), bool, int, float, str)
-"""Types of arguments, beside tensors, of calls that are prepared."""
-
 
 def tensor_places(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -795,7 +793,7 @@ def tensor_places(
     bound = inspect.signature(function).bind(*numbers[: len(args)], **named)
     flat = leaves_of(given)
     places = leaves_of(list(bound.arguments.values()))
-    return [at for at in places if type(flat[at]) not in CONSTANTS]
+    return [at for at in places if not is_constant(flat[at])]
 
 
 def short_call(
@@ -853,7 +851,7 @@ class _Writer:
 
     def take(self, value: Any, name: str) -> None:
         """Look at an argument and all in it."""
-        if type(value) in CONSTANTS:
+        if is_constant(value):
             self.leaves.append("")
             self._constant(value, name)
             return
@@ -1011,7 +1009,7 @@ class _Seen:
             self.tensors.append(value)
             self.parts.append(None)
             return not (self._gradients and value.requires_grad)
-        if type(value) in CONSTANTS:
+        if is_constant(value):
             # 0.0 and -0.0 are equal, NaN is not itself, and True is 1.
             number = type(value) is float
             self.parts.append((type(value).__name__, repr(value) if number else value))
@@ -1168,7 +1166,7 @@ class Kernel:
             return None
         order = [numbers[at] for at in places]
         order += range(len(leaves), len(leaves) + state)
-        order += [at for at in results if type(leaves[at]) not in CONSTANTS]
+        order += [at for at in results if not is_constant(leaves[at])]
         out = [leaves[at] for at in order[len(tensors) :]]
         call = bound.prepared(tensors, out)
         guarded = call.guarded
@@ -1336,8 +1334,9 @@ def kernel(
     """Make a kernel of a function on tensors; bare or with settings.
 
     Tensors are inputs of the program: all that the function computes with have to be
-    arguments.  Numbers, texts and None are constants of it: each value is a program of
-    its own, so pass what varies from call to call as a tensor without axes.
+    arguments.  Numbers, texts, dtypes, members of an `Enum` and None are constants of
+    it: each value is a program of its own, so pass what varies from call to call as a
+    tensor without axes.
 
     Args:
         function: The function.

@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from operator import index
 from types import MethodType
 from typing import Any, Literal, SupportsIndex, TypeGuard, cast
@@ -388,12 +389,16 @@ def places_of(node: object) -> tuple[str, ...]:
 
 
 def same_containers(a: Any, b: Any) -> bool:
-    """Whether nested containers are of the same types, with the same keys."""
+    """Whether nested containers are of the same types, with the same keys.
+
+    Equal leaves are to be of the same types and signs, too.
+    """
     if type(a) is not type(b):
         return False
     children, others = items_of(a), items_of(b)
     if children is None or others is None:
-        return True
+        # 0.0 and -0.0 are equal.
+        return not isinstance(a, float) or repr(a) == repr(b)
     if isinstance(a, dict) and [*map(repr, a)] != [*map(repr, b)]:
         return False
     pairs = zip(children, others, strict=True)
@@ -428,7 +433,8 @@ def map_leaves(
         return made
     if hasattr(node, "_fields"):
         return type(node)(*done)
-    return type(node)(done)
+    # The shape of a traced tensor has PyTorch's class to show.
+    return node.__class__(done)
 
 
 def _with_values(node: dict[Any, Any], values: Sequence[Any]) -> dict[Any, Any]:
@@ -444,8 +450,29 @@ def _with_values(node: dict[Any, Any], values: Sequence[Any]) -> dict[Any, Any]:
 
 # -- What is known of a tensor ---------------------------------------------------------
 
-Static = bool | int | float | str | None | np.bool_ | np.integer[Any] | np.floating[Any]
-"""Arguments that are constants of the program; numbers of NumPy's have a format."""
+CONSTANTS = (type(None), bool, int, float, str)
+"""Types of arguments that are constants of the program, and told by comparing them."""
+
+
+def is_symbol(value: object) -> bool:
+    """Whether a value is one of few, with a name: a format, a device, a member."""
+    torch = sys.modules.get("torch")
+    of_torch: tuple[type, ...] = ()
+    if torch is not None:
+        of_torch = torch.dtype, torch.device, torch.layout, torch.memory_format
+    of_numpy = isinstance(value, type) and issubclass(value, np.generic)
+    return of_numpy or isinstance(value, (Enum, DType, np.dtype, *of_torch))
+
+
+def is_constant(value: object) -> bool:
+    """Whether an argument is a constant, and told by comparing it."""
+    return type(value) in CONSTANTS or is_symbol(value)
+
+
+def is_static(value: object) -> bool:
+    """Whether an argument may be a constant; numbers of NumPy's have a format."""
+    numbers = np.bool_ | np.integer | np.floating
+    return isinstance(value, (*CONSTANTS, numbers)) or is_symbol(value)
 
 
 @dataclass(frozen=True)
@@ -520,7 +547,7 @@ def is_tensor_like(value: object) -> bool:
     return getattr(value, "is_nested", False) is True or (
         hasattr(value, "shape")
         and hasattr(value, "dtype")
-        and not isinstance(value, builtins.int | builtins.float | np.generic)
+        and not isinstance(value, builtins.int | builtins.float | np.generic | type)
         and getattr(value, "ndim", None) is not None
     )
 
@@ -655,7 +682,7 @@ _BITS = 1024
 """How long an integer may be: float64 has no larger ones."""
 
 
-def static_argument(value: Any, name: str, location: SourceLocation | None) -> Static:
+def static_argument(value: Any, name: str, location: SourceLocation | None) -> object:
     """A constant argument.
 
     Raises:
@@ -667,17 +694,23 @@ def static_argument(value: Any, name: str, location: SourceLocation | None) -> S
             f"range of every float; expected at most {_BITS} bits",
             location,
         )
-    if value is None or isinstance(value, bool | int | float | str):
+    if is_static(value):
         return value
-    if isinstance(value, np.bool_ | np.integer | np.floating):
-        return cast(Static, value)
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return float(value)
     raise TraceError(
         f"argument {name} is {_described(value)}; expected a tensor (PyTorch, NumPy or "
-        "mirage.spec), a number, or tuples, lists and dicts of these",
+        "mirage.spec), a number, a text, a dtype, a member of an Enum, or tuples, "
+        f"lists and dicts of these{_otherwise(value)}",
         location,
     )
+
+
+def _otherwise(value: object) -> str:
+    """What to do instead, where there is something."""
+    if not callable(value):
+        return ""
+    return "; a function may be a default, or come from where the kernel is defined"
 
 
 def _described(value: object) -> str:
@@ -834,8 +867,13 @@ def _frozen(node: Any) -> object:
     items = items_of(node)
     if items is not None:
         return type(node).__name__, tuple((p, _frozen(c)) for p, c in items)
+    if isinstance(node, Leaf):
+        return node
+    if not is_static(node):
+        # A default, which is watched.
+        return type(node).__name__
     # 0.0 and -0.0 are equal, and NaN is not itself.
-    return node if isinstance(node, Leaf) else (type(node).__name__, repr(node))
+    return type(node).__name__, node if is_symbol(node) else repr(node)
 
 
 def bind_arguments(
@@ -865,9 +903,13 @@ def bind_arguments(
         raise TraceError(
             f"call of {name_of(function)}{signature}: {error}", location
         ) from None
+    passed = frozenset(bound.arguments)
     bound.apply_defaults()
     binder = _Binder(location, AnnotationCheck(location), annotations_of(function))
-    values = {name: binder.bind(name, value) for name, value in bound.arguments.items()}
+    values = {
+        name: binder.bind(name, value, passed=name in passed)
+        for name, value in bound.arguments.items()
+    }
     if isinstance(function, ModuleFunction):
         values[STATE] = binder.bind("", function.tensors())
     return Arguments(
@@ -895,19 +937,24 @@ class _Binder:
         self.hints: list[tuple[str | None, ...]] = []
         self.tensors: list[Any] = []
 
-    def bind(self, parameter: str, value: Any) -> Any:
-        """One argument, tensors replaced by their places."""
+    def bind(self, parameter: str, value: Any, *, passed: bool = True) -> Any:
+        """One argument, tensors replaced by their places.
+
+        Defaults may be anything: they are watched as all that the function reads.
+        """
         stated = self._annotations.get(parameter)
 
         def leaf(path: str, found: Any) -> Any:
             if not isinstance(found, TensorSpec) and not is_tensor_like(found):
-                if stated is not None:
+                if stated is not None and passed:
                     raise TraceError(
                         f"argument {path} is {type(found).__name__}, but is annotated "
                         "as a tensor",
                         self._location,
                     )
-                return static_argument(found, path, self._location)
+                if passed or is_static(found):
+                    return static_argument(found, path, self._location)
+                return found
             paired = has_pairs(found)
             found = to_pairs(found)
             given = (

@@ -63,6 +63,7 @@ from mirage_dsl.frontend.arguments import (
 from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
 from mirage_dsl.frontend.program import Handle, Operand, extents_of, shape_text, vars_of
 from mirage_dsl.frontend.recorder import (
+    RECORDING,
     Recorder,
     Size,
     SymbolicSize,
@@ -166,9 +167,10 @@ def as_operand(value: object) -> Operand:
     kind = type(value)
     module = kind.__module__.partition(".")[0]
     if module in ("numpy", "torch"):
+        kept = "" if RECORDING.get() else "; or a cache has kept the tensor of a trace"
         raise TraceError(
             f"a {module} {kind.__name__} that is no argument of the function; pass it "
-            "as an argument, so that its values are not frozen into the program",
+            f"as an argument, so that its values are not frozen into the program{kept}",
             user_location(),
         )
     raise TraceError(
@@ -464,7 +466,8 @@ def recorder_of(what: str, operands: tuple[Any, ...]) -> Recorder:
     if len(found) > 1:
         raise TraceError(
             f"{what} of tensors of two different traces; a symbolic tensor must not be "
-            "kept outside of the decorated function",
+            "kept outside of the decorated function, as functools.cache or a dict do: "
+            "make it there, and pass it as an argument",
             user_location(),
         )
     if not found:

@@ -561,8 +561,18 @@ _REDUCTIONS: dict[str, Function] = {
     "logical_and": LOGICAL["all"],
     "logical_or": LOGICAL["any"],
 }
-_OTHER_ORDER = ("batch_norm",)
+_OTHER_ORDER = ("batch_norm", "embedding_bag")
 """Functions whose arguments come in another order in `torch` itself."""
+
+
+def _torch_embedding(weight: Any, indices: Any, *told: Any, **named: Any) -> Any:
+    """The rows of a matrix at the indices; what else is told matters to gradients."""
+    del told, named
+    return _TORCH["embedding"](indices, weight)
+
+
+_OF_TORCH: Mapping[str, Function] = {**_TORCH, "embedding": _torch_embedding}
+"""Functions of `torch` itself."""
 _FUNCTIONAL: Mapping[str, Function] = {
     **_TORCH,
     "adaptive_max_pool1d": WINDOWS["adaptive_max_pool1d"],
@@ -602,11 +612,13 @@ def call_numpy(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A PyTorch function or method."""
+    """A PyTorch function or method, or an operator of those that these call."""
+    function = getattr(function, "overloadpacket", function)
     name = str(getattr(function, "__name__", function))
     if name.endswith("_") and not name.endswith("__"):
         return _changing(name, args, kwargs)
-    if name in _OTHER_ORDER and function.__module__ != "torch.nn.functional":
+    functional = getattr(function, "__module__", "") == "torch.nn.functional"
+    if not functional and (name in _OTHER_ORDER or _reduces_by_number(name)):
         _refuse(f"torch.{name}", f"use torch.nn.functional.{name}")
     told = {
         n: v
@@ -614,11 +626,10 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         if not (n in _SILENT and (v is None or n == "_stacklevel"))
     }
     in_place, out = told.pop("inplace", False), told.pop("out", None)
-    functional = getattr(function, "__module__", "") == "torch.nn.functional"
     if functional:
         told.update(kept_back(function, args, kwargs))
         _name_reduction(told)
-    table = _FUNCTIONAL if functional else _TORCH
+    table = _FUNCTIONAL if functional else _OF_TORCH
     bare = name.strip("_")
     if bare not in table:
         # Those of `torch.special` are also in `torch`, but for a few.
@@ -627,6 +638,17 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if in_place:
         return write(f"{name}(inplace=True)", args[0], found, ())
     return found if out is None else into(f"torch.{name}", out, found, (args, told))
+
+
+@cache
+def _reduces_by_number(name: str) -> bool:
+    """Whether a function of `torch` itself says as a number how a loss is reduced."""
+    import torch
+
+    known: Any = getattr(torch.ops.aten, name, None)
+    overloads = known.overloads() if hasattr(known, "overloads") else ()
+    schemas = (getattr(known, overload)._schema for overload in overloads)
+    return any(a.name == "reduction" for s in schemas for a in s.arguments)
 
 
 def _name_reduction(told: dict[str, Any]) -> None:

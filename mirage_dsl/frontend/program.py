@@ -452,7 +452,11 @@ class Unifier:
         for at in sorted(groups):
             vars = self.resolve(self._groups[at])
             if len(set(vars)) != len(vars):
-                raise UnsupportedError("two axes of one tensor would be the same dim")
+                raise UnsupportedError(
+                    "two axes of one tensor would be the same dim; where its extent is "
+                    "dynamic, make such a mask of positions, as arange(n)[:, None] >= "
+                    "arange(n)"
+                )
 
     def _factor_alike(self, left: DimVars, right: DimVars) -> None:
         a, b = list(reversed(left)), list(reversed(right))

@@ -29,7 +29,7 @@ from mirage_dsl.core.errors import (
     user_location,
 )
 from mirage_dsl.core.types import u8
-from mirage_dsl.frontend.arguments import Origin
+from mirage_dsl.frontend.arguments import Origin, is_symbol
 from mirage_dsl.frontend.memory import (
     Arranged,
     Path,
@@ -869,7 +869,15 @@ class Tensor(Attributes):
 
         Raises:
             TraceError: The strides do not allow that.
+            UnsupportedError: A dtype is given, to see the same bits as other numbers.
         """
+        if shape and is_symbol(shape[0]):
+            raise UnsupportedError(
+                f"view of {self!r} as {shape[0]}: programs compute with numbers, not "
+                "with their bits; take that view outside of the function and pass it "
+                "as an argument, or convert the numbers by to()",
+                user_location(),
+            )
         found = self.viewed(Reshaped(flat_arguments(shape or (size,))))
         known = self.memory.row_major and self.region is not None
         if known and found.region is None:

@@ -22,7 +22,7 @@ from mirage_dsl.core.types import Scalar, boolean, f32, i64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
-from mirage_dsl.frontend.constructors import arange, positions
+from mirage_dsl.frontend.constructors import arange, listed, positions
 from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, complement
 from mirage_dsl.frontend.layers import (
     LOSSES,
@@ -467,9 +467,12 @@ def new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
     return filled(x, tuple(size), fill_value, **_without_place(options))
 
 
-def new_tensor(x: Any, data: Any, **options: Any) -> Any:
-    """A tensor without axes of a number."""
-    return filled(x, (), data, **_without_place(options))
+def new_tensor(x: Any, data: Any, dtype: Any = None, **options: Any) -> Any:
+    """PyTorch's `tensor` of a number or of lists of numbers, in the tensor's dtype."""
+    if is_sequence(data):
+        own = _without_place(options)
+        return f.to(listed(data, None, own.get("device")), dtype or x)
+    return filled(x, (), data, dtype, **_without_place(options))
 
 
 def fill(x: Any, value: Any) -> Any:

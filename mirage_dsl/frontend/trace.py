@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, index
 from typing import Any
 
 from mirage_dsl.core.errors import (
@@ -29,6 +29,7 @@ from mirage_dsl.frontend.arguments import (
     Leaf,
     ModuleFunction,
     bind_arguments,
+    is_static,
     items_of,
     kept_back,
     leaves_of,
@@ -46,7 +47,13 @@ from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.program import Handle, TracedInput, build_graph, shape_text
 from mirage_dsl.frontend.rearranging import Selection
-from mirage_dsl.frontend.recorder import RECORDING, Recorder, TraceAgainError
+from mirage_dsl.frontend.recorder import (
+    RECORDING,
+    Recorder,
+    Size,
+    SymbolicSize,
+    TraceAgainError,
+)
 from mirage_dsl.frontend.tapers import TAPERS
 from mirage_dsl.frontend.tensor import Extreme, Tensor, UnknownAttributeError
 from mirage_dsl.ir.graph import KernelGraph
@@ -458,7 +465,8 @@ def _require_tensor(
         place = f" at [{path.replace('_', '][')}]" if path else ""
         raise TraceError(
             f"{name} returns {type(found).__name__}{place}, which is no tensor; return "
-            "tensors that depend on its arguments, or tuples, lists and dicts of them",
+            "tensors that depend on its arguments, or tuples, lists and dicts of them, "
+            "also beside numbers and texts",
             location,
         )
 
@@ -507,9 +515,11 @@ def _outputs(
     handles: list[Handle] = []
 
     def leaf(path: str, found: Any) -> Any:
-        if path and found is None:
-            # As weights of attention that nobody asked for.
-            return None
+        if path and is_static(found):
+            # As the number of rows, or weights of attention that nobody asked for.
+            return int(found) if isinstance(found, Size) else found
+        if isinstance(found, SymbolicSize):
+            index(found)
         paired = isinstance(found, Complex)
         found = found.resolved().as_pairs() if paired else found
         _require_tensor(found, path, name, location)

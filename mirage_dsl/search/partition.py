@@ -254,6 +254,12 @@ class Cutter:
                 found[value].add(node.result)
         return found
 
+    def needed(self, nodes: Sequence[Apply]) -> frozenset[str]:
+        """Results of some nodes that other nodes read, or the program returns."""
+        made = {n.result for n in nodes}
+        read = {n for n in made if not self._read_in[n] <= made}
+        return frozenset(read | (made & self.returned.keys()))
+
     def segment(self, nodes: Sequence[Apply]) -> KernelGraph:
         """The program of some nodes: from what they read to what others need.
 

@@ -204,8 +204,9 @@ MOST_GROUPS = 4
 Parts = tuple[Plan, ...]
 """The plans of successive segments."""
 
-PartsOf = dict[frozenset[Apply], list[Parts]]
-"""Ways to compute some operators, which other orders of a program have too."""
+PartsOf = dict[tuple[frozenset[Apply], frozenset[str]], list[Parts]]
+"""Ways to compute some operators, which other orders of a program have too; and what of
+them others read, which is not the same where values are computed again."""
 
 
 @dataclass(frozen=True)
@@ -324,11 +325,15 @@ class Chains:
             return [*self._searched(run), *self._one_call(run)]
         return [(self._library(run[0]),)] if len(run) == 1 else self._one_call(run)
 
+    def _key(self, run: Sequence[Group]) -> tuple[frozenset[Apply], frozenset[str]]:
+        nodes = _nodes_of(run)
+        return frozenset(nodes), self.cutter.needed(nodes)
+
     def _one_call(self, run: Sequence[Group]) -> list[Parts]:
         """The library kernel that several groups are together, if they are one."""
         if len(run) == 1 or any(a.library for a in run):
             return []
-        key = frozenset(_nodes_of(run))
+        key = self._key(run)
         if key not in self.calls:
             plan = self._library(Group(tuple(_nodes_of(run))))
             single = len(launched(plan.graph)) == 1
@@ -336,7 +341,7 @@ class Chains:
         return self.calls[key]
 
     def _searched(self, run: Sequence[Group]) -> list[Parts]:
-        key = frozenset(_nodes_of(run))
+        key = self._key(run)
         if key not in self.found:
             self.found[key] = self._search(run)
         return self.found[key]

@@ -47,6 +47,7 @@ from mirage_dsl.ir.walk import (
     results_of,
     with_operands,
     with_returned,
+    without_dead,
 )
 from mirage_dsl.ops.definition import Kind
 
@@ -444,7 +445,8 @@ def mended(
 ) -> KernelGraph | None:
     """The candidate with the program's nodes for sections that are not right.
 
-    None where there is no such graph, or no block graph of the candidate in it.
+    What only such sections read is not stored any more.  None where there is no such
+    graph, or no block graph of the candidate in it.
     """
     cutting = _cutting(candidate, program)
     if cutting is None or not _have_one_interface(*cutting.sides):
@@ -478,7 +480,7 @@ def mended(
         kernel_types(graph)
     except CheckError:
         return None
-    return graph
+    return without_dead(graph)
 
 
 def _given(call: Apply, values: Iterator[str]) -> Apply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import gc
 import weakref
@@ -16,6 +17,7 @@ import mirage_dsl as mirage
 from mirage_dsl.api import kernel as kernel_module
 from mirage_dsl.api.kernel import BoundKernel
 from mirage_dsl.backends.base import Call, Dispatch, Guarded
+from mirage_dsl.core.errors import TraceError
 from mirage_dsl.core.settings import INTERPRET
 
 
@@ -103,6 +105,80 @@ def test_numbers_in_tensors_are_no_constants(on_gpu: OnGpu) -> None:
         found = kernel(x, w, torch.tensor(factor))
         assert torch.equal(found, (factor + 1) * x)
     assert on_gpu.sorted_out == 1
+
+
+class Mode(enum.Enum):
+    TWICE = 2.0
+    THRICE = 3.0
+
+
+def in_a_mode(x: Any, mode: Mode, dtype: torch.dtype = torch.float32) -> Any:
+    return (x * mode.value).to(dtype), mode
+
+
+def test_formats_and_members_are_constants(on_gpu: OnGpu) -> None:
+    kernel = mirage.kernel(effort="none")(in_a_mode)
+    x = torch.ones(4, 8)
+    calls: list[tuple[tuple[Any, ...], torch.dtype]] = [
+        ((Mode.TWICE,), torch.float32),
+        ((Mode.THRICE,), torch.float32),
+        ((Mode.TWICE, torch.float16), torch.float16),
+        ((Mode.TWICE, torch.bfloat16), torch.bfloat16),
+    ]
+    for number, ((mode, *rest), dtype) in enumerate(calls, 1):
+        for _ in range(3):
+            found, told = kernel(x, mode, *rest)
+            assert told is mode
+            assert torch.equal(found, (mode.value * x).to(dtype))
+            assert found.dtype == dtype
+        assert on_gpu.sorted_out == number
+    assert on_gpu.direct_calls == 2 * len(calls)
+
+
+class Scale:
+    factor = 2.0
+
+
+SCALE = Scale()
+
+
+def test_defaults_may_be_anything_and_are_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def activated(
+        x: Any, act: Any = torch.relu, scale: Any = SCALE, rows: Any = slice(0, 2)
+    ) -> Any:
+        return act(x[rows]) * scale.factor
+
+    kernel = mirage.kernel(effort="none")(activated)
+    x = torch.tensor([[-1.0, 2.0], [3.0, -4.0], [5.0, 6.0]])
+    assert torch.equal(kernel(x), torch.relu(x[:2]) * 2.0)
+    monkeypatch.setattr(Scale, "factor", 3.0)
+    assert torch.equal(kernel(x), torch.relu(x[:2]) * 3.0)
+    with pytest.raises(TraceError, match="a function may be a default"):
+        kernel(x, torch.tanh)
+
+
+def test_results_may_lie_beside_constants() -> None:
+    def summary(x: Any) -> Any:
+        named = {"mean": x.mean(0), "kind": "mean", "dtype": x.dtype}
+        return x * 2, x.shape[0], x.shape, 0.5, True, named
+
+    x = torch.ones(3, 4)
+    doubled, rows, shape, *others, named = mirage.kernel(summary)(x)
+    assert torch.equal(doubled, 2 * x)
+    assert (type(rows), rows, type(shape), shape) == (int, 3, torch.Size, (3, 4))
+    assert others == [0.5, True]
+    assert (named["kind"], named["dtype"]) == ("mean", torch.float32)
+
+    def again(x: Any, value: Any) -> Any:
+        return x * 2, value + 0
+
+    kernel = mirage.kernel(effort="none")(again)
+    found = [repr(kernel(x, v)[1]) for v in (1, 1.0, 0.0, -0.0, 0)]
+    assert found == ["1", "1.0", "0.0", "0.0", "0"]
+    with pytest.raises(TraceError, match="returns no tensor"):
+        mirage.kernel(lambda x: (x.shape[0], 2))(x)
 
 
 class Pair(NamedTuple):

@@ -189,8 +189,8 @@ def test_a_function_that_returns_nothing() -> None:
 
 
 def test_a_function_that_returns_no_tensor() -> None:
-    error = refused(TraceError, lambda x: {"a": x, "b": [x, 3.0]})
-    assert "returns float at [b][1]" in error.message
+    error = refused(TraceError, lambda x: {"a": x, "b": [x, object()]})
+    assert "returns object at [b][1]" in error.message
     assert "returns str" in refused(TraceError, lambda _: "x").message
 
 
@@ -436,3 +436,39 @@ def test_a_fault_of_the_search_is_called_one(monkeypatch: pytest.MonkeyPatch) ->
     text = str(error.value)
     assert "'lost'" in text
     assert "KeyError in mirage_dsl.cost.estimate, line 1, is a fault of this" in text
+
+
+KEPT: dict[int, Any] = {}
+
+
+def test_a_tensor_that_a_cache_has_kept_is_named() -> None:
+    def scaled(x: Any) -> Any:
+        if 3 not in KEPT:
+            KEPT[3] = torch.arange(3).float()
+        return x * KEPT[3]
+
+    kernel, x = mirage.kernel(scaled), torch.ones(2, 3)
+    assert torch.equal(kernel(x), x * torch.arange(3))
+    with pytest.raises(TraceError, match="a dict do"):
+        kernel(x)
+    with pytest.raises(TraceError, match="a cache has kept the tensor of a trace"):
+        scaled(x)
+
+
+def mask_of_ones(x: mirage.f32["t", 4]) -> Any:
+    both = torch.ones(x.shape[0], x.shape[0])
+    return (x @ x.T).masked_fill(both.tril() == 0, 0.0)
+
+
+def mask_of_positions(x: mirage.f32["t", 4]) -> Any:
+    at = torch.arange(x.shape[0])
+    return (x @ x.T).masked_fill(at[:, None] < at, 0.0)
+
+
+def test_a_mask_of_a_dynamic_dim_and_itself_is_made_of_positions() -> None:
+    with pytest.raises(UnsupportedError, match="make such a mask of positions"):
+        mirage.kernel(dynamic="t")(mask_of_ones)(torch.ones(3, 4))
+    kernel = mirage.kernel(dynamic="t")(mask_of_positions)
+    for extent in (3, 5):
+        x = torch.arange(4.0 * extent).view(extent, 4)
+        assert torch.equal(kernel(x), mask_of_positions(x))

@@ -354,3 +354,41 @@ def test_numpy_functions(name: str) -> None:
     found = mirage.kernel(function)(x)
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_a_matrix_by_the_function_of_torch_itself() -> None:
+    """Its matrix comes first, and may be one of integers."""
+    rows, matrix = torch.tensor([[0, 2], [1, 1]]), torch.arange(12).view(3, 4)
+    functions: list[Callable[..., Any]] = [
+        lambda m, i: torch.embedding(m, i),
+        lambda m, i: torch.embedding(weight=m, indices=i, padding_idx=1),
+        lambda m, i: torch.ops.aten.embedding.default(m, i),
+        lambda m, i: F.embedding(i, m),
+    ]
+    for function in functions:
+        for given in (matrix, matrix.float()):
+            assert torch.equal(mirage.kernel(function)(given, rows), given[rows])
+
+
+def test_operators_that_functions_call_are_functions() -> None:
+    """As exported modules call them."""
+
+    def called(x: Any, w: Any) -> Any:
+        ops = torch.ops.aten
+        y = ops.linear.default(ops.relu.default(x), w)
+        return ops.add.Tensor(ops.sum.dim_IntList(x, [1], True), y, alpha=2)
+
+    same(called, (3, 4), (5, 4))
+
+
+def test_new_tensors_of_lists_have_the_dtype_of_another() -> None:
+    def sums(x: Any) -> Any:
+        weights, rows = x.new_tensor([0.5, 1, 2]), x.new_tensor([[1], [2]])
+        places = x.new_tensor([0, 1], dtype=torch.int64)
+        return x[:2] * weights, x[:2] + rows, x[places], x * x.new_tensor(3)
+
+    for dtype in (torch.float16, torch.float32):
+        x = torch.arange(9.0, dtype=dtype).view(3, 3)
+        for found, expected in zip(mirage.kernel(sums)(x), sums(x), strict=True):
+            assert found.dtype == expected.dtype
+            torch.testing.assert_close(found, expected)

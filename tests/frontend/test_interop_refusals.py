@@ -131,6 +131,15 @@ REFUSED: dict[str, tuple[type[MirageError], list[Callable[..., Any]]]] = {
         UnsupportedError,
         [lambda x: torch.batch_norm(x, None, None, x, x, False, 0.1, 1e-5, False)],
     ),
+    "torch.nn.functional.kl_div": (
+        UnsupportedError,
+        [lambda x: torch.kl_div(x, x, 0), lambda x: torch.kl_div(x, x)],
+    ),
+    "torch.nn.functional.nll_loss": (
+        UnsupportedError,
+        [lambda x: torch.ops.aten.nll_loss(x, x[0].long(), None, 0)],
+    ),
+    "outside of the function": (UnsupportedError, [lambda x: x.view(torch.int32)]),
     "as an argument": (
         UnsupportedError,
         [lambda x: x[ROWS], lambda x: x[ROWS.numpy()]],

@@ -17,7 +17,11 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.search import driver
+from mirage_dsl.search.budget import UNLIMITED
 from mirage_dsl.search.driver import search
+from mirage_dsl.search.partition import Cutter, computed_again
+from mirage_dsl.search.programs import Chains, PartsOf
+from mirage_dsl.search.segments import SegmentSearch, silent, structural_search
 from mirage_dsl.search.sizes import Constraints, Sizer
 from mirage_dsl.verify.verifier import verify
 from tests.search import programs
@@ -142,3 +146,26 @@ def test_segments_that_cut_one_dim_differently_are_sized_together() -> None:
     assert plan.microseconds == estimate(early, H100).microseconds
     assert plan.graph.blocks[0].grid[-1] == plan.graph.blocks[2].grid[-1]
     assert verify(plan.graph, program).ok
+
+
+def read_again(x: Any, w: Any) -> Any:
+    unit = x / mirage.sqrt((x * x).sum(-1, keepdims=True))
+    return mirage.tanh(unit @ w) @ w + unit
+
+
+def test_segments_of_orders_that_compute_again_have_results_of_their_own() -> None:
+    """One order reads the norm itself behind the product, the other its root."""
+    specs = mirage.spec((4, 8), "float32"), mirage.spec((8, 8), "float32")
+    program = expand(trace_function(read_again, specs, name="read_again"))
+    again = computed_again(program)
+    assert again is not None
+    structures = structural_search(H100, 0, 1, UNLIMITED, own=True)
+    segments, known = SegmentSearch(structures, H100, keep=1, own=True), PartsOf()
+    for form, late in ((program, False), (again, True), (program, False)):
+        cutter = Cutter(form, late=late)
+        chains = Chains(cutter, segments, 2, silent, known)
+        for parts in chains.cheapest(products=False):
+            graph = cutter.join([part.graph for part in parts])
+            assert graph.blocks
+            assert check(graph) == []
+            assert verify(graph, program).equivalent

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
+import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.table import OPERATORS
@@ -104,3 +106,26 @@ def test_the_driver_searches_both_forms() -> None:
     assert graph.blocks
     assert result.proof is not None
     assert result.proof.optimal
+
+
+COUNTED: dict[str, Callable[[Any, Any], Any]] = {
+    "sorted": lambda x, w: torch.sort((x @ w > 0).to(x), 1)[0] * 2,
+    "sorted, and returned": lambda x, w: (
+        torch.sort((x @ w > 0).to(x), 1)[0] * 2,
+        x @ w > 0,
+    ),
+    "joined": lambda x, w: torch.cat([(x @ w > 0).to(x), x @ w], 1).softmax(1),
+    "sliced": lambda x, w: (x @ w > 0).to(x)[:, :4] @ w[:4],
+}
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", COUNTED)
+def test_truth_values_are_stored_as_the_numbers_that_a_library_reads(name: str) -> None:
+    """A cast is no tensor of its own, and nothing computes with truth values."""
+    x, w = mirage.spec((16, 8), "float32"), mirage.spec((8, 8), "float32")
+    program = mirage.kernel(lambda x, w: COUNTED[name](x, w)).trace(x, w)
+    result = multi_kernel(program, H100, max_kernels=3, keep=3)
+    assert result.graphs or name == "sorted, and returned"
+    for graph in result.graphs:
+        assert verify(graph, program).equivalent

@@ -12,6 +12,7 @@ import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.core.work import OutOfTimeError, until
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.verify import sections, verifier
@@ -275,6 +276,52 @@ def test_wrong_sections_are_the_program_s() -> None:
     assert [node.op.name for node in found.applies] == ["relu", "mul", "matmul"]
     assert verify(found, PROGRAM).ok
     assert mended(in_blocks(scale=3, last=3), PROGRAM, is_right) is None
+
+
+TWICE = parse("""mirage 1
+mugraph program(x: f32[m, k], w: f32[k, n]) -> f32[m, n] where m = 8, k = 8, n = 16 {
+  q = sum x over(k)
+  d = mul x, q
+  y = matmul d, w over(k)
+  r = sum x over(k)
+  z = mul y, r
+  return z
+}
+""")
+
+
+def once(last: str) -> KernelGraph:
+    """The program in two blocks, of which the second one reads the sum of the first."""
+    return parse(f"""mirage 1
+mugraph candidate(x: f32[m, k], w: f32[k, n]) -> f32[m, n]
+    where m = 8, k = 8, n = 16 {{
+  q, d = block grid(m / 4) {{
+    t: f32[m/grid, k] = load x
+    u = sum t over(k)
+    v = mul t, u
+    store q: f32[m/grid] = u
+    store d: f32[m/grid, k] = v
+  }}
+  y = matmul d, w over(k)
+  z = block grid(m / 4) {{
+    t: f32[m/grid, n] = load y
+    u: f32[m/grid] = load q
+    v = {last} t, u
+    store z: f32[m/grid, n] = v
+  }}
+  return z
+}}
+""")
+
+
+@pytest.mark.usefixtures("_short_ones_too")
+def test_what_only_wrong_sections_read_is_not_stored() -> None:
+    assert verify(once("mul"), TWICE).ok
+    found = mended(once("add"), TWICE, is_right)
+    assert found is not None
+    assert [block.results for block in found.blocks] == [("d",)]
+    assert check(found) == []
+    assert verify(found, TWICE).ok
 
 
 @pytest.mark.usefixtures("_short_ones_too")

@@ -19,9 +19,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import Hardware
-from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, TensorType, flat_type
+from mirage_dsl.core.types import (
+    Axis,
+    Dim,
+    DType,
+    MemorySpace,
+    TensorType,
+    boolean,
+    flat_type,
+)
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import library_kernel
 from mirage_dsl.ir.canonical import canonical_hash
@@ -41,7 +49,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.walk import operands_of, with_operands, with_returned
+from mirage_dsl.ir.walk import operands_of, read_by, with_operands, with_returned
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
@@ -132,8 +140,15 @@ def opened(program: KernelGraph) -> Opened:
     given = {n.result for n in opaque}
     returned = {r.value: r for r in program.returns if r.value not in given}
     stored = dict.fromkeys(v for n in opaque for v in n.values)
+    # Truth values that are read as numbers are stored so.
+    read = read_by(n for n in program.applies if n.stands_alone)
+    counted = {
+        origin[v]: types[v]
+        for v in sorted(read & origin.keys())
+        if origin[v] not in read and types[origin[v]].dtype == boolean
+    }
     others = [
-        Return(v, _stored(types[v]))
+        Return(v, _stored(counted.get(v, types[v])))
         for v in stored
         if v not in {*given, *there, *(origin.get(r, r) for r in returned)}
     ]
@@ -490,7 +505,7 @@ class Planner:
             if key in self._known:
                 continue
             self._known.add(key)
-            graph = self._safe(rebuilder.graph(dag))
+            graph = self._written(rebuilder, dag)
             structure = None if graph is None else canonical_hash(graph, sizes=False)
             if graph is None or structure is None or structure in self._seen:
                 continue
@@ -499,6 +514,21 @@ class Planner:
             if all(constraints.admits_structure(b) for b in graph.blocks):
                 self.counters["structures"] += 1
                 yield rebuilder, dag, graph
+
+    def _written(self, rebuilder: Rebuilder, dag: Dag) -> KernelGraph | None:
+        """The graph of a DAG, with its shifts put back; None if there is none.
+
+        A cast is no tensor of its own in a layered graph, so a DAG may store truth
+        values where a library kernel reads numbers.
+        """
+        try:
+            graph = self._safe(rebuilder.graph(dag))
+            if graph is not None:
+                kernel_types(graph)
+        except CheckError:
+            self.counters["of truth values"] += 1
+            return None
+        return graph
 
     def _safe(self, graph: KernelGraph) -> KernelGraph | None:
         """The graph with its shifts put back; None if there is no place for them."""
