@@ -385,6 +385,7 @@ class Planner:
         serves: Whether a DAG keeps to the limits.
         late: Whether to stop.
         counters: Figures for the ledger.
+        truths: Whether the program has truth values.
         plans: The sized graphs so far.
     """
 
@@ -394,6 +395,7 @@ class Planner:
     serves: Callable[[LayeredGraph, Dag], bool]
     late: Callable[[], bool]
     counters: Counter[str]
+    truths: bool = False
     plans: list[Plan] = field(default_factory=list[Plan])
     _seen: set[str] = field(default_factory=set[str])
     _sized: set[str] = field(default_factory=set[str])
@@ -521,6 +523,8 @@ class Planner:
         A cast is no tensor of its own in a layered graph, so a DAG may store truth
         values where a library kernel reads numbers.
         """
+        if not self.truths:
+            return self._safe(rebuilder.graph(dag))
         try:
             graph = self._safe(rebuilder.graph(dag))
             if graph is not None:
@@ -686,6 +690,7 @@ class _Search:
             self._serves,
             lambda: self.step.late(),
             self.found.counters,
+            any(t.dtype == boolean for t in kernel_types(self.program).values()),
         )
         try:
             with until(self.budget.end):
