@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError
 from mirage_dsl.core.work import seconds_left, spread, until
+from mirage_dsl.ir.analysis.integers import turns_of
 from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named, evaluate_numpy
@@ -668,7 +669,8 @@ class _Verification:
             )
             self.sizes.append(tuple(sorted(shrunk.sizes.items())))
             deep = self.depth.exps + 1 > MOST_FIELDS
-            found.append(Field(shrunk, chain, (self.seed, number), deep))
+            turns = turns_of(shrunk.program, shrunk.candidate)
+            found.append(Field(shrunk, chain, (self.seed, number), deep, turns=turns))
         return found
 
     def _tallies(self, fields: Sequence[Field]) -> tuple[list[Tally], Reading]:
