@@ -278,6 +278,8 @@ class BoundKernel:
 
         config = checked_options("search", {**self._options.config, **config})
         effort = effort or self._options.effort or EFFORT.get()
+        if budget_seconds is None:
+            budget_seconds = self._options.budget_seconds or search_seconds(effort)
         if has_gpu():
             _refuse_in_capture(self.program.name)
             config.setdefault("hardware", _hardware_here())
@@ -289,9 +291,7 @@ class BoundKernel:
             result = superoptimize(
                 program,
                 effort=effort,
-                budget_seconds=budget_seconds
-                or self._options.budget_seconds
-                or search_seconds(effort),
+                budget_seconds=budget_seconds,
                 progress=progress,
                 **config,
             )
