@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from mirage_dsl.backends.base import Executable
     from mirage_dsl.core.hardware import Hardware
     from mirage_dsl.cost.explain import Explanation
+    from mirage_dsl.ir.text.parser import GraphLike
     from mirage_dsl.search.result import SearchResult
     from mirage_dsl.search.segments import Progress
     from mirage_dsl.tune.timing import Benchmark
@@ -318,21 +319,21 @@ class BoundKernel:
             spent=self.trace.seconds,
         )
 
-    def use(self, mugraph: KernelGraph | str) -> Certificate:
+    def use(self, mugraph: GraphLike) -> Certificate:
         """Use a given μGraph, once it is checked and verified against the program.
 
         Args:
-            mugraph: A μGraph or its text.  Its extents of dynamic dims do not count.
+            mugraph: A μGraph, its text, or a candidate of a search.  Its extents of
+                dynamic dims do not count.
 
         Raises:
             ParseError: The text is not in the language.
             CheckError: It is not well formed.
             EquivalenceError: It does not compute the program.
         """
-        from mirage_dsl.ir.text.parser import parse
+        from mirage_dsl.ir.text.parser import graph_of
 
-        candidate = parse(mugraph) if isinstance(mugraph, str) else mugraph
-        candidate = self._typical(candidate)
+        candidate = self._typical(graph_of(mugraph))
         check_or_raise(candidate)
         certificate = self._verify(candidate)
         if not certificate.ok:
@@ -1355,8 +1356,14 @@ def kernel(
     Raises:
         TraceError: It is no function that returns tensors.
         UnsupportedError: A setting that there is not.
+        CheckError: What is to be used is no μGraph.
+        ParseError: Its text is not in the language.
     """
     _check_settings(effort, budget_seconds, config or {})
+    if mugraph is not None:
+        from mirage_dsl.ir.text.parser import graph_of
+
+        graph_of(mugraph)
     names: tuple[Any, ...] = (dynamic,) if isinstance(dynamic, str) else (*dynamic,)
     if not all(isinstance(name, str) for name in names):
         raise UnsupportedError(
