@@ -558,7 +558,10 @@ _WAYS = (
 of; the longest extent that is not thinned, and how many elements the others keep at a
 place; the work.  Best first."""
 _ATTEMPTS = 4
-_MOST_DRAWS = 16
+_MOST_DRAWS = 48
+_DRAWS_OF_ROOTS = 2
+"""How often as many there are as it takes without roots of non-squares, which hide
+where elements differ."""
 
 
 @dataclass(frozen=True)
@@ -668,7 +671,7 @@ def _draws(side: _Side, sampling: Sampling) -> int:
     for item, turns in zip(side.graph.inputs, sampling.turns.inputs, strict=True):
         if turns and item.name in regions:
             drawn = math.prod(len(i) for i in regions[item.name].values())
-            most = max(most, -(-elements_of(turns) // drawn))
+            most = max(most, -(-_DRAWS_OF_ROOTS * elements_of(turns) // drawn))
     return min(most, _MOST_DRAWS)
 
 

@@ -53,6 +53,13 @@ CASES: dict[str, tuple[str, str, int, int]] = {
         999,
         998,
     ),
+    "an index under a root": (
+        PICKED,
+        " i = minimum ids, {}\n g = gather w, i dim(v)\n s = square g\n"
+        " t = sum s over(k)\n r = rsqrt t\n y = mul g, r\n return y\n",
+        999,
+        998,
+    ),
     "of floats": (
         FLOAT,
         " i = to_i32 x\n y = minimum i, {}\n return y\n",
