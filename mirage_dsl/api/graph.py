@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import prod
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, cast, overload
 
 from mirage_dsl.api.block_builder import ThreadblockGraph, power_of_two
 from mirage_dsl.api.kernel import BoundKernel, Options, checked_options
 from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import (
+    EquivalenceError,
     SearchError,
     ShapeError,
     TraceError,
@@ -49,6 +50,7 @@ from mirage_dsl.frontend.program import (
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace
+from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import Input, KernelGraph
 
@@ -588,13 +590,34 @@ def _resumed(
 
         if is_mirages(path):
             return from_json(path, program), True
-        return SearchResult.load(path), True
+        return _of_program(SearchResult.load(path), program, path), True
     partial = path.with_name(f"{path.name}.partial")
     _add(options, "checkpoint", partial, "previous_checkpoint")
     result = search(**options)
     result.save(path)
     partial.unlink(missing_ok=True)
     return result, False
+
+
+def _of_program(result: SearchResult, program: KernelGraph, path: Path) -> SearchResult:
+    """What a file holds of a program: of another one, what computes this one too.
+
+    Raises:
+        EquivalenceError: There is nothing.
+    """
+    from mirage_dsl.verify.verifier import verify
+
+    if canonical_hash(result.program) == canonical_hash(program):
+        return result
+    certified = [(c, verify(c.mugraph, program)) for c in result]
+    kept = [replace(c, certificate=found) for c, found in certified if found.ok]
+    if not kept:
+        raise EquivalenceError(
+            f"{path} was written for another program, {result.program.name}, and no "
+            f"μGraph of it computes {program.name}; name another file\n"
+            f"{certified[0][1]}"
+        )
+    return replace(result, program=program, candidates=tuple(kept), proof=None)
 
 
 def _told(stage: str, done: int, of: int, best: float | None) -> None:
@@ -774,7 +797,11 @@ def constraints(
     fmaps: Sequence[int] | None,
     franges: Sequence[int] | None,
 ) -> Constraints | None:
-    """Mirage's search parameters as constraints; None where all are left out."""
+    """Mirage's search parameters as constraints; None where all are left out.
+
+    Raises:
+        SearchError: One of them is no list of such numbers.
+    """
     from mirage_dsl.search.sizes import Constraints
 
     limits = Constraints(
@@ -782,8 +809,8 @@ def constraints(
         _triples(blockdims, "blockdims", 1),
         _triples(imaps, "imaps", -1),
         _triples(omaps, "omaps", -1),
-        None if fmaps is None else tuple(fmaps),
-        None if franges is None else tuple(franges),
+        None if fmaps is None else _numbers(fmaps, "fmaps", -1),
+        None if franges is None else _numbers(franges, "franges", 1),
     )
     return None if limits == Constraints() else limits
 
@@ -794,13 +821,30 @@ def _triples(
     if given is None:
         return None
     found: list[tuple[int, int, int]] = []
-    for entry in given:
-        numbers = (entry,) if isinstance(entry, int) else tuple(entry)
+    for entry in _entries(given, name, "triples for x, y, z"):
+        alone = isinstance(entry, SupportsIndex)
+        numbers = _numbers([entry] if alone else entry, name, fill)
         if not 1 <= len(numbers) <= 3:
             raise SearchError(f"{name}: expected triples for x, y, z, found {entry}")
         x, y, z = (*numbers, fill, fill)[:3]
         found.append((x, y, z))
     return tuple(found)
+
+
+def _numbers(given: Any, name: str, least: int) -> tuple[int, ...]:
+    found = _entries(given, name, "integers")
+    for number in found:
+        if not isinstance(number, SupportsIndex) or index(number) < least:
+            raise SearchError(
+                f"{name}: found {number!r}, expected integers from {least} on"
+            )
+    return tuple(map(index, found))
+
+
+def _entries(given: Any, name: str, what: str) -> list[Any]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise SearchError(f"{name}: found {given!r}, expected a list of {what}")
+    return list(cast("Iterable[Any]", given))
 
 
 @overload

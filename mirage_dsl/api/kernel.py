@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from mirage_dsl.backends.base import Executable
     from mirage_dsl.core.hardware import Hardware
     from mirage_dsl.cost.explain import Explanation
+    from mirage_dsl.ir.text.parser import GraphLike
     from mirage_dsl.search.result import SearchResult
     from mirage_dsl.search.segments import Progress
     from mirage_dsl.tune.timing import Benchmark
@@ -279,6 +280,8 @@ class BoundKernel:
 
         config = checked_options("search", {**self._options.config, **config})
         effort = effort or self._options.effort or EFFORT.get()
+        if budget_seconds is None:
+            budget_seconds = self._options.budget_seconds or search_seconds(effort)
         if has_gpu():
             _refuse_in_capture(self.program.name)
             config.setdefault("hardware", _hardware_here())
@@ -290,9 +293,7 @@ class BoundKernel:
             result = superoptimize(
                 program,
                 effort=effort,
-                budget_seconds=budget_seconds
-                or self._options.budget_seconds
-                or search_seconds(effort),
+                budget_seconds=budget_seconds,
                 progress=progress,
                 **config,
             )
@@ -319,21 +320,21 @@ class BoundKernel:
             spent=self.trace.seconds,
         )
 
-    def use(self, mugraph: KernelGraph | str) -> Certificate:
+    def use(self, mugraph: GraphLike) -> Certificate:
         """Use a given μGraph, once it is checked and verified against the program.
 
         Args:
-            mugraph: A μGraph or its text.  Its extents of dynamic dims do not count.
+            mugraph: A μGraph, its text, or a candidate of a search.  Its extents of
+                dynamic dims do not count.
 
         Raises:
             ParseError: The text is not in the language.
             CheckError: It is not well formed.
             EquivalenceError: It does not compute the program.
         """
-        from mirage_dsl.ir.text.parser import parse
+        from mirage_dsl.ir.text.parser import graph_of
 
-        candidate = parse(mugraph) if isinstance(mugraph, str) else mugraph
-        candidate = self._typical(candidate)
+        candidate = self._typical(graph_of(mugraph))
         check_or_raise(candidate)
         certificate = self._verify(candidate)
         if not certificate.ok:
@@ -1354,8 +1355,14 @@ def kernel(
     Raises:
         TraceError: It is no function that returns tensors.
         UnsupportedError: A setting that there is not.
+        CheckError: What is to be used is no μGraph.
+        ParseError: Its text is not in the language.
     """
     _check_settings(effort, budget_seconds, config or {})
+    if mugraph is not None:
+        from mirage_dsl.ir.text.parser import graph_of
+
+        graph_of(mugraph)
     names: tuple[Any, ...] = (dynamic,) if isinstance(dynamic, str) else (*dynamic,)
     if not all(isinstance(name, str) for name in names):
         raise UnsupportedError(

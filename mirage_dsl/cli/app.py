@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
+import os
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -62,7 +64,16 @@ MU_FILE = click.Path(dir_okay=False, allow_dash=True)
 
 
 class _NewFile(click.Path):
-    """A file to write, in a directory that exists: refused before the work is done."""
+    """A file to write, in a directory that exists: refused before the work is done.
+
+    Args:
+        kept: What is written to it.
+        never: The suffix by which files of another kind are known.
+    """
+
+    def __init__(self, kept: str, never: str) -> None:
+        super().__init__(dir_okay=False, writable=True)
+        self.kept, self.never = kept, never
 
     def convert(
         self,
@@ -70,13 +81,38 @@ class _NewFile(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:
-        folder = Path(value).absolute().parent
-        if not folder.is_dir():
-            self.fail(f"{value}: there is no directory {folder}", param, ctx)
+        path = Path(value).absolute()
+        if not path.parent.is_dir():
+            self.fail(f"{value}: there is no directory {path.parent}", param, ctx)
+        if not path.exists() and not os.access(path.parent, os.W_OK):
+            self.fail(f"{value}: {path.parent} cannot be written to", param, ctx)
+        if value == "-" or path.suffix == self.never:
+            text = f"found {value!r}, expected the name of a file for {self.kept}"
+            self.fail(f"{text}, which does not end in {self.never}", param, ctx)
         return super().convert(value, param, ctx)
 
 
-NEW_FILE = _NewFile(dir_okay=False)
+NEW_TEXT = _NewFile("the text of a μGraph", ".json")
+NEW_RESULT = _NewFile("JSON", ".mu")
+
+
+class _Finite(click.FloatRange):
+    """A number that is one: `nan` and `inf` are read as floats too."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"found {value}, expected a finite number", param, ctx)
+        return found
+
+
+MEGABYTES = _Finite(min=0)
+SEED = click.IntRange(min=0)
 
 
 def json_option(command: Callable[P, None]) -> Callable[P, None]:
@@ -86,7 +122,9 @@ def json_option(command: Callable[P, None]) -> Callable[P, None]:
     def reporting(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except (MirageError, OSError) as error:
+        except BrokenPipeError:
+            raise  # Nobody reads on: Click ends the command in silence.
+        except (MirageError, OSError, MemoryError) as error:
             fail(error, as_json=bool(kwargs["as_json"]))
 
     option = click.option(
@@ -126,9 +164,11 @@ def _plain(value: object) -> object:
     return repr(value)
 
 
-def fail(error: MirageError | OSError, *, as_json: bool) -> NoReturn:
+def fail(error: MirageError | OSError | MemoryError, *, as_json: bool) -> NoReturn:
     """Report an error without a traceback and end the command."""
-    message = str(error)
+    message = str(error) or type(error).__name__
+    if isinstance(error, MemoryError):
+        message = f"there is not enough memory: {message}"
     if isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror}"
     if as_json:

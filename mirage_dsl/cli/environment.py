@@ -12,7 +12,15 @@ from pathlib import Path
 
 import click
 
-from mirage_dsl.cli.app import answer, json_option, negative, say, say_json
+from mirage_dsl.cli.app import (
+    MEGABYTES,
+    NEW_RESULT,
+    answer,
+    json_option,
+    negative,
+    say,
+    say_json,
+)
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.settings import CACHE_DIR, CACHE_LIMIT_MB, SETTINGS
 from mirage_dsl.store.cache import KINDS, MUGRAPHS, Cache, Entry
@@ -216,7 +224,7 @@ def show_command(digest: str, key_only: bool, as_json: bool) -> None:
 
 
 @cache_command.command("gc")
-@click.option("--limit-mb", type=click.FloatRange(min=0), help="In place of the limit.")
+@click.option("--limit-mb", type=MEGABYTES, help="In place of the limit.")
 @json_option
 def collect_command(limit_mb: float | None, as_json: bool) -> None:
     """Remove the least recently used entries beyond the size limit."""
@@ -226,7 +234,7 @@ def collect_command(limit_mb: float | None, as_json: bool) -> None:
 
 
 @cache_command.command("export")
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file", type=NEW_RESULT)
 @json_option
 def export_command(file: str, as_json: bool) -> None:
     """Write all entries to FILE, for another machine."""

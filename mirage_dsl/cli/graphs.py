@@ -13,11 +13,12 @@ import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 import numpy as np
@@ -25,7 +26,9 @@ from numpy.typing import NDArray
 
 from mirage_dsl.cli.app import (
     MU_FILE,
-    NEW_FILE,
+    NEW_RESULT,
+    NEW_TEXT,
+    SEED,
     answer,
     json_option,
     negative,
@@ -36,11 +39,14 @@ from mirage_dsl.cli.app import (
 from mirage_dsl.core.errors import (
     CheckError,
     CompileError,
+    MirageError,
     ParseError,
     ShapeError,
     SourceLocation,
+    TraceError,
+    location_of_error,
 )
-from mirage_dsl.core.hardware import DEFAULT, EARLIEST, HARDWARE
+from mirage_dsl.core.hardware import DEFAULT, EARLIEST, HARDWARE, architecture_named
 from mirage_dsl.core.settings import EFFORTS, Effort
 from mirage_dsl.core.types import MAX_EXTENT, TensorSpec, boolean, dtype_named
 from mirage_dsl.ir.check import check_or_raise
@@ -91,12 +97,19 @@ def read_text(path: str) -> str:
     Raises:
         ParseError: The file is no text.
     """
-    if path == "-":
-        return sys.stdin.read()
+    content = _standard_input() if path == "-" else Path(path).read_bytes()
     try:
-        return Path(path).read_text(encoding="utf-8")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ParseError(f"{path} is no UTF-8 text: {error}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _standard_input() -> bytes:
+    stream: BinaryIO | None = getattr(sys.stdin, "buffer", None)
+    if stream is None:
+        raise ParseError("there is no standard input to read; name a file")
+    return stream.read()
 
 
 def read_graph(path: str) -> KernelGraph:
@@ -124,6 +137,10 @@ def resize(graph: KernelGraph, sizes: Sequence[str]) -> KernelGraph:
             raise click.BadParameter(
                 f"{size!r}: expected NAME=EXTENT, as in m=16", param_hint="--size"
             )
+        if found["name"] in chosen:
+            raise click.BadParameter(
+                f"{found['name']} is given twice", param_hint="--size"
+            )
         chosen[found["name"]] = _extent(found["extent"], size, "--size")
     unknown = sorted(chosen.keys() - graph.extent_of.keys())
     if unknown:
@@ -149,7 +166,7 @@ def parse_spec(text: str) -> TensorSpec:
             param_hint="--spec",
         )
     shape: list[int | str] = []
-    for part in filter(None, found["shape"].split(",")):
+    for part in found["shape"].split(",") if found["shape"] else ():
         if not re.fullmatch(r"[1-9][0-9]*|[A-Za-z_]\w*", part):
             raise click.BadParameter(
                 f"{text!r}: {part!r} is neither a positive number nor a name",
@@ -183,7 +200,8 @@ def load_function(target: str) -> Callable[..., Any]:
         )
     if not Path(path).is_file():
         raise click.BadParameter(f"there is no file {path}", param_hint="FILE:FUNCTION")
-    module = _load_module(Path(path))
+    with _code_of_users():
+        module = _load_module(Path(path))
     found = getattr(module, name, None)
     function = getattr(found, "function", found)
     if not callable(function):
@@ -193,6 +211,29 @@ def load_function(target: str) -> Callable[..., Any]:
             param_hint="FILE:FUNCTION",
         )
     return function
+
+
+@contextmanager
+def _code_of_users() -> Generator[None]:
+    """Run code of the user's: what it prints is no result, what it raises has a line.
+
+    Raises:
+        TraceError: The code raised something else than an error of this package.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (MirageError, click.ClickException):
+        raise
+    except SyntaxError as error:
+        text = (error.text or "").rstrip("\n")
+        place = SourceLocation(
+            error.filename or "", error.lineno or 1, text, error.offset or None
+        )
+        raise TraceError(f"{type(error).__name__}: {error.msg}", place) from error
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise TraceError(said, location_of_error(error)) from error
 
 
 def _load_module(path: Path) -> ModuleType:
@@ -218,6 +259,11 @@ def _offered(value: object, module: str) -> bool:
 def trace_target(target: str, specs: Sequence[str]) -> KernelGraph:
     """The program of `FILE:FUNCTION` at the given specs, or that of a `.mu` file."""
     if target.endswith((".mu", ".json")) or target == "-":
+        if specs:
+            raise click.BadParameter(
+                f"{target} says what its inputs are; specs are for FILE:FUNCTION",
+                param_hint="--spec",
+            )
         return read_graph(target)
     from mirage_dsl.frontend.trace import trace_function
 
@@ -233,7 +279,8 @@ def trace_target(target: str, specs: Sequence[str]) -> KernelGraph:
             "argument, in their order",
             param_hint="--spec",
         ) from None
-    return trace_function(function, given)
+    with _code_of_users():
+        return trace_function(function, given)
 
 
 # -- What is computed, and how ---------------------------------------------------------
@@ -323,7 +370,9 @@ def _problems(file: str) -> list[str]:
 @click.argument("candidate", type=MU_FILE)
 @click.argument("program")
 @spec_option
-@click.option("--seed", default=0, show_default=True, help="Of all random choices.")
+@click.option(
+    "--seed", type=SEED, default=0, show_default=True, help="Of all random choices."
+)
 @click.option(
     "--stability/--no-stability",
     default=True,
@@ -380,8 +429,8 @@ def diff_command(first: str, second: str, as_json: bool) -> None:
     """
     from mirage_dsl.ir.canonical import diff
 
-    text = diff(read_graph(first), read_graph(second))
-    same = _same(read_graph(first), read_graph(second))
+    both = read_graph(first), read_graph(second)
+    text, same = diff(*both), _same(*both)
     answer(as_json, {"same": same, "diff": text}, text or "no difference")
     if not same:
         negative()
@@ -423,6 +472,8 @@ def explain_command(
     from mirage_dsl.cost.explain import explain
     from mirage_dsl.tune.devices import device_named
 
+    if specs and program is None:
+        raise click.UsageError("found --spec without a --program to trace")
     graph = resize(read_graph(file), sizes)
     other = None if program is None else trace_target(program, specs)
     explanation = explain(graph, other, device_named(device))
@@ -486,7 +537,9 @@ Array = NDArray[Any]
 @click.argument("file", type=MU_FILE)
 @click.option("--program", type=MU_FILE, help="The .mu file to compare with.")
 @click.option("--interpret", is_flag=True, help="Run the Triton code on the CPU.")
-@click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
+@click.option(
+    "--seed", type=SEED, default=0, show_default=True, help="Of the random inputs."
+)
 @size_option
 @json_option
 def run_command(
@@ -629,6 +682,10 @@ def compile_command(
     """
     from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 
+    if not architecture_named(target).supported:
+        raise click.BadParameter(
+            f"kernels are made for {EARLIEST.target} and later", param_hint="--target"
+        )
     graph = resize(read_graph(file), sizes)
     reports = backend_named(DEFAULT_BACKEND).report(graph, target)
     reasons = [r for r in (each.rejection() for each in reports) if r is not None]
@@ -725,7 +782,8 @@ def fmt_command(
 def _files(paths: tuple[str, ...]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
-        files += sorted(path.rglob("*.mu")) if path.is_dir() else [path]
+        inside = (found for found in path.rglob("*.mu") if found.is_file())
+        files += sorted(inside) if path.is_dir() else [path]
     return files
 
 
@@ -841,11 +899,13 @@ Examples:
     help="Most kernels that the program may be cut into; 0 for any number.",
 )
 @device_option
-@click.option("--seed", default=0, show_default=True, help="Of all random choices.")
+@click.option(
+    "--seed", type=SEED, default=0, show_default=True, help="Of all random choices."
+)
 @click.option("--no-cache", is_flag=True, help="Search anew, and store nothing.")
 @click.option("--all", "show_all", is_flag=True, help="Print all μGraphs found.")
-@click.option("-o", "--output", type=NEW_FILE, help="Write the best to a .mu file.")
-@click.option("--save", type=NEW_FILE, help="Write the whole result to a file.")
+@click.option("-o", "--output", type=NEW_TEXT, help="Write the best to a .mu file.")
+@click.option("--save", type=NEW_RESULT, help="Write the whole result to a file.")
 @click.option(
     "--explain",
     "given",

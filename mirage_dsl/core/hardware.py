@@ -201,7 +201,7 @@ def architecture_named(target: str) -> Architecture:
     Raises:
         UnsupportedError: Not an NVIDIA architecture.
     """
-    match = re.fullmatch(r"sm_(\d+)a?", target)
+    match = re.fullmatch(r"sm_(\d{2,3})a?", target)
     if match is None:
         raise UnsupportedError(
             f"target {target}: expected one like {HOPPER.target} or {AMPERE.target}"

@@ -23,11 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from itertools import combinations
 from operator import index
 from types import MethodType
 from typing import Any, Literal, SupportsIndex, TypeGuard, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import (
     LIBRARIES,
@@ -1071,10 +1073,51 @@ def check_out(taken: Sequence[Any]) -> None:
         UnsupportedError: A tensor without memory of its own for each element, or one
             of which gradients are asked for.
     """
-    for target in taken:
-        reason = _no_place(target)
+    reasons = (*map(_no_place, taken), _one_place(taken))
+    for reason in reasons:
         if reason is not None:
             raise UnsupportedError(f"out= {reason}", user_location())
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Where a tensor lies, for NumPy to compare; nothing is read there."""
+
+    __array_interface__: dict[str, Any]
+
+
+_WORK = 1 << 16
+"""Steps after which two tensors count as apart."""
+
+
+def _one_place(taken: Sequence[Any]) -> str | None:
+    """Why two tensors cannot both take results: they have elements at one place."""
+    for one, other in combinations(map(_memory, taken) if len(taken) > 1 else (), 2):
+        try:
+            # NumPy's annotations know of no limit.
+            shared = cast(Any, np).shares_memory(one, other, max_work=_WORK)
+        except np.exceptions.TooHardError:
+            shared = False
+        if shared:
+            return (
+                "has two tensors that share memory, of which one result would be "
+                "written over the other; give tensors of their own"
+            )
+    return None
+
+
+def _memory(target: Any) -> NDArray[Any]:
+    if isinstance(target, np.ndarray):
+        return cast("NDArray[Any]", target)
+    size = target.element_size()
+    interface = {
+        "version": 3,
+        "data": (target.data_ptr(), False),
+        "shape": tuple(target.shape),
+        "strides": tuple(s * size for s in target.stride()),
+        "typestr": f"|V{size}",
+    }
+    return np.asarray(_Memory(interface))
 
 
 def _no_place(target: Any) -> str | None:

@@ -668,7 +668,7 @@ def library(
             torch=torch,
             flops=flops,
             attributes=_library_attributes(arity, numbers),
-            shape=partial(shape or shape_by_torch, torch),
+            shape=partial(_shape_told, shape or shape_by_torch, torch),
             work=work,
             part=part,
             carried=carried,
@@ -734,6 +734,35 @@ def _shape_of_call(
         return tuple(_by_torch(text, tensors, dict(numbers)).shape)
 
 
+_REFUSALS = (
+    *(ArithmeticError, AssertionError, IndexError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What PyTorch raises at shapes and numbers that do not go together."""
+
+
+def _shape_told(
+    tell: Callable[[str, Sequence[Shape], Numbers], Shape],
+    text: str,
+    shapes: Sequence[Shape],
+    numbers: Numbers,
+) -> Shape:
+    """What a function tells of a result's shape.
+
+    Raises:
+        CheckError: The shapes do not fit, or there are more or fewer numbers than axes.
+    """
+    try:
+        return tell(text, shapes, numbers)
+    except (IndexError, ValueError):
+        said = " ".join(f"{n}({', '.join(map(str, v))})" for n, v in numbers.items())
+        operands = " by ".join(map(str, shapes))
+        raise CheckError(
+            f"found {said} for {operands}, expected as many numbers each as PyTorch's "
+            "function has axes to move along"
+        ) from None
+
+
 def shape_by_torch(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
     """The shape that PyTorch gives, computed without data.
 
@@ -742,7 +771,7 @@ def shape_by_torch(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shap
     """
     try:
         return _shape_of_call(text, tuple(shapes), tuple(sorted(numbers.items())))
-    except (AssertionError, IndexError, RuntimeError, ValueError) as error:
+    except _REFUSALS as error:
         reason = str(error).strip().partition("\n")[0]
         raise CheckError(f"PyTorch refuses these shapes: {reason}") from None
 

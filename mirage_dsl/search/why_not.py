@@ -30,6 +30,7 @@ from mirage_dsl.ir.graph import (
     dims_of,
 )
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ir.walk import map_blocks, results_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Term
 from mirage_dsl.rewrite.casts import insert_casts, without_casts
@@ -474,8 +475,8 @@ class WhyNot:
 
 
 def why_not(
-    mugraph: KernelGraph,
-    program: KernelGraph,
+    mugraph: GraphLike,
+    program: GraphLike,
     result: SearchResult | None = None,
     *,
     max_kernels: int | None = 1,
@@ -486,8 +487,8 @@ def why_not(
     """Why a search of a program did not give a μGraph, or where it did.
 
     Args:
-        mugraph: The μGraph, with sizes.
-        program: The traced program.
+        mugraph: The μGraph, with sizes, or its text.
+        program: The traced program, or a bound kernel.
         result: What the search found; it is searched where this is left out.
         max_kernels: As it was searched with.
         constraints: As it was searched with.
@@ -497,6 +498,7 @@ def why_not(
     Raises:
         CheckError: The μGraph is not well formed.
     """
+    mugraph, program = graph_of(mugraph), graph_of(program, "program", "mugraph")
     check_or_raise(mugraph)
     limits = constraints or Constraints()
     if result is None:

@@ -239,6 +239,30 @@ def one_loop(view: _View) -> Iterator[Problem]:
         yield None, f"found no loop for {parts[found]}", "run all iterations"
 
 
+def pieces_are_there(view: _View) -> Iterator[Problem]:
+    """Pieces are of dims that are split so; sides of products and sums have some."""
+    program = view.program
+    known, grid = set(program.pieces), {split.dim for split in program.grid}
+    looped = None if program.loop is None else program.loop.dim
+    for dim in program.pieces:
+        for by, split in (("grid", dim.name in grid), ("loop", dim.name == looped)):
+            if getattr(dim, by) and not split:
+                what = f"{dim} is a piece, found no {by} that splits {dim.name}"
+                yield None, what, "split it, or list another piece"
+        if not (dim.grid or dim.loop) and dim.name not in program.extents:
+            what = f"{dim} is a piece, found no extent of {dim.name}"
+            yield None, what, "state it behind `where`"
+    for side in (side for sides in program.sides for side in sides):
+        if not side or not known.issuperset(side):
+            found = ", ".join(map(str, side)) or "nothing"
+            what = f"a side of a product has {found}, expected pieces"
+            yield None, what, "name pieces of the program"
+    for statement, _ in view.statements:
+        if isinstance(statement, Reduce) and not known.issuperset(statement.over):
+            found = ", ".join(map(str, statement.over))
+            yield statement, f"is over {found}, expected pieces", "name axes it has"
+
+
 def pieces_in_their_place(view: _View) -> Iterator[Problem]:
     """Looped pieces are read and stored in the loop; axes are pieces of the program."""
     known = set(view.program.pieces)
@@ -1026,6 +1050,7 @@ NAMES: tuple[Rule, ...] = (
     made_once,
     iterations_stay_inside,
     one_loop,
+    pieces_are_there,
     pieces_in_their_place,
     tensors_as_declared,
 )

@@ -890,9 +890,10 @@ class _Details:
         return found
 
     def missing(self, name: str) -> ParseError:
-        return self._program.source.wrong(
-            self._of, f"`{self._of}` needs `{name}(...)`, found none"
-        )
+        return self.refused(f"needs `{name}(...)`, found none")
+
+    def refused(self, what: str) -> ParseError:
+        return self._program.source.wrong(self._of, f"`{self._of}` {what}")
 
 
 class _Program:
@@ -1284,9 +1285,11 @@ class _Assigned:
         under, unless = details.name("under"), details.name("unless")
         return Along(dims[0], index, known, under or unless, unless is None)
 
-    def _positions(self, _: _Details) -> Positions:
-        (axis,) = self._of.resolver.axes(self._action.axes, pieces=True)
-        return Positions(self._result, self._tile, axis, self._notes)
+    def _positions(self, details: _Details) -> Positions:
+        axes = self._of.resolver.axes(self._action.axes, pieces=True)
+        if len(axes) != 1:
+            raise details.refused(f"is of one axis, found {len(axes)}")
+        return Positions(self._result, self._tile, axes[0], self._notes)
 
     def _finite(self, details: _Details) -> Finite:
         fill = details.word("fill")

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, dtype_named, scalar
-from mirage_dsl.ir.analysis.integers import SMALL, Limit, any_integers
+from mirage_dsl.ir.analysis.integers import (
+    SMALL,
+    Limit,
+    Turns,
+    any_integers,
+    beside,
+)
 from mirage_dsl.ir.evaluate import as_format
 from mirage_dsl.ops.definition import Axes, Numbers, Operator, Truth
 from mirage_dsl.ops.makers import known_values
@@ -268,6 +274,7 @@ class ResidueAlgebra:
         non_squares: By field and trial, how many square roots of non-squares there
             were.
         choices: How many choices with two outcomes there were.
+        turns: Numbers beside which integers are that are made of floats.
     """
 
     def __init__(
@@ -277,7 +284,9 @@ class ResidueAlgebra:
         rng: np.random.Generator,
         *,
         exp_oracle: bool = False,
+        turns: Turns = (),
     ) -> None:
+        self.turns = turns
         self.trials = trials
         self.order = order
         self.rng = rng
@@ -337,10 +346,15 @@ class ResidueAlgebra:
         return self.whole(spread, fixed=True)
 
     def any_integers(
-        self, dtype: DType, shape: tuple[int, ...], limit: Limit | None = None
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        limit: Limit | None = None,
+        turns: Turns = (),
     ) -> Residue:
         """Independent random numbers of a format of integers, or truth values."""
-        drawn = any_integers(self.rng, dtype, (self.trials.count, *shape), limit)
+        whole = (self.trials.count, *shape)
+        drawn = any_integers(self.rng, dtype, whole, limit, turns)
         return self.whole(drawn)
 
     def _number(self, number: Number, primes: IntArray) -> IntArray:
@@ -891,7 +905,8 @@ class ResidueDomain:
         if value.number is not None:
             exact = np.full(value.top.shape, value.number).astype(dtype.long_name)
             return self.algebra.whole(exact)
-        exact = (value.top % (2 * SMALL)).astype(dtype.long_name)
+        small = (value.top % (2 * SMALL)).astype(dtype.long_name)
+        exact = beside(small, value.top, self.algebra.turns)
         return replace(self.algebra.whole(exact), flags=value.flags)
 
     def gather(

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, boolean, f32
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.analysis.integers import fitted, index_limits
+from mirage_dsl.ir.analysis.integers import fitted, index_limits, turns_of
 from mirage_dsl.ir.evaluate import (
     BlockEvaluator,
     NumpyDomain,
@@ -327,12 +327,13 @@ def _draws(
     program = shrunk.program
     shapes = [input_shape(program, i) for i in program.inputs]
     limits = index_limits(program)
+    turns = turns_of(program, shrunk.candidate).inputs
     for draw, scale in enumerate(scales):
         inputs = [_values(rng, s, scale, positive=draw % 2 == 1) for s in shapes]
         if draw == _DRAW_WITH_ZEROS:
             inputs = [v * (rng.random(v.shape) < 0.75) for v in inputs]
-        items = zip(program.inputs, inputs, strict=True)
-        inputs = [fitted(i.type.dtype, v, limits.get(i.name)) for i, v in items]
+        items = zip(program.inputs, inputs, turns, strict=True)
+        inputs = [fitted(i.type.dtype, v, limits.get(i.name), t) for i, v, t in items]
         expected, found = (
             evaluate_numpy(graph, *inputs, stand_ins=True, checked=False)
             for graph in (program, shrunk.candidate)

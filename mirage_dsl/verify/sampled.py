@@ -33,7 +33,14 @@ import numpy as np
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Dim, Scalar
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.analysis.integers import Limit, index_limits, of_words
+from mirage_dsl.ir.analysis.integers import (
+    AllTurns,
+    Limit,
+    Turns,
+    index_limits,
+    of_words,
+    turns_of,
+)
 from mirage_dsl.ir.evaluate import (
     LOOP,
     BlockEvaluation,
@@ -73,6 +80,7 @@ from mirage_dsl.verify.trials import (
     PROGRAM,
     Reading,
     differences,
+    elements_of,
     invalid_trials,
     touched,
     without_value,
@@ -550,6 +558,10 @@ _WAYS = (
 of; the longest extent that is not thinned, and how many elements the others keep at a
 place; the work.  Best first."""
 _ATTEMPTS = 4
+_MOST_DRAWS = 48
+_DRAWS_OF_ROOTS = 2
+"""How often as many there are as it takes without roots of non-squares, which hide
+where elements differ."""
 
 
 @dataclass(frozen=True)
@@ -561,12 +573,14 @@ class Sampling:
         seed: What random choices follow from.
         exp_oracle: Read exp at the top of the chain as a random function.
         reading: Of orders.
+        turns: Numbers beside which what is computed of integers turns.
     """
 
     chain: tuple[int, ...]
     seed: int
     exp_oracle: bool
     reading: Reading
+    turns: AllTurns = field(default_factory=AllTurns)
 
 
 def compare_samples(
@@ -575,13 +589,15 @@ def compare_samples(
     """Compare a few elements of every output at the true extents."""
     if any(e is None for g in (candidate, program) for _, e in g.extents):
         return Sampled(reason="symbolic extents")
+    sampling = replace(sampling, turns=turns_of(program, candidate))
+    compared = any(sampling.turns.inputs)
     for count, points, longest, width, most in _WAYS:
-        if points and not program.indices:
+        if points and not program.indices and not compared:
             continue
         look()
         thinning = Thinning(longest, width, sampling.seed).at_parts(candidate)
         _require_same_dims(candidate, program, thinning)
-        how = thinning, count, points
+        how = thinning, count, points, compared
         ours, fields = _program_side(program, *how), len(sampling.chain)
         if _is_too_much(ours, fields, most):
             continue
@@ -622,9 +638,13 @@ def _compared(
     thinning: Thinning,
     count: int,
     points: int,
+    compared: bool,
 ) -> Sampled:
-    for attempt in range(_ATTEMPTS):
-        ours = _program_outputs(program, sampling, thinning, count, points, attempt)
+    how = thinning, count, points, compared
+    needed = _draws(candidate, sampling)
+    equal = Sampled(reason="roots of non-squares or divisions by zero in every draw")
+    for attempt in range(_ATTEMPTS + needed - 1):
+        ours = _program_outputs(program, sampling, *how, attempt)
         theirs = candidate.outputs(sampling, CANDIDATE, attempt, _limits(program))
         if invalid_trials(ours).any():
             continue
@@ -633,24 +653,40 @@ def _compared(
         place = _difference(ours, theirs, candidate.axes)
         if place is not None:
             return Sampled(difference=place)
-        if not any(differences(a, b).any() for a, b in zip(ours, theirs, strict=True)):
-            return Sampled(
-                elements=sum(v.top.size for v in ours), thinned=bool(candidate.thinned)
-            )
-    return Sampled(reason="roots of non-squares or divisions by zero in every draw")
+        if any(differences(a, b).any() for a, b in zip(ours, theirs, strict=True)):
+            continue
+        elements = sum(v.top.size for v in ours)
+        equal = Sampled(elements=elements, thinned=bool(candidate.thinned))
+        needed -= 1
+        if needed <= 0:
+            break
+    return equal
 
 
-@lru_cache(maxsize=4)
+def _draws(side: _Side, sampling: Sampling) -> int:
+    """How many draws it takes for integers to lie beside each of their turns."""
+    regions, most = side.demands.regions, 1
+    if len(sampling.chain) * side.demands.work > _LITTLE_WORK:
+        return most
+    for item, turns in zip(side.graph.inputs, sampling.turns.inputs, strict=True):
+        if turns and item.name in regions:
+            drawn = math.prod(len(i) for i in regions[item.name].values())
+            most = max(most, -(-_DRAWS_OF_ROOTS * elements_of(turns) // drawn))
+    return min(most, _MOST_DRAWS)
+
+
+@lru_cache(maxsize=2 * _MOST_DRAWS)
 def _program_outputs(
     program: KernelGraph,
     sampling: Sampling,
     thinning: Thinning,
     count: int,
     points: int,
+    compared: bool,
     attempt: int,
 ) -> tuple[Residue, ...]:
     """A program's sampled elements, which its candidates share."""
-    side = _program_side(program, thinning, count, points)
+    side = _program_side(program, thinning, count, points, compared)
     return side.outputs(sampling, PROGRAM, attempt, _limits(program))
 
 
@@ -662,9 +698,10 @@ def _limits(program: KernelGraph) -> list[Limit | None]:
 
 @lru_cache(maxsize=4 * len(_WAYS))
 def _program_side(
-    program: KernelGraph, thinning: Thinning, count: int, points: int
+    program: KernelGraph, thinning: Thinning, count: int, points: int, compared: bool
 ) -> _Side:
-    return _Side(program, sample_axes(program, thinning, count, points), thinning)
+    axes = sample_axes(program, thinning, count, points, compared=compared)
+    return _Side(program, axes, thinning)
 
 
 def _places(axes: Sequence[tuple[int, IntArray]]) -> IntArray:
@@ -707,7 +744,12 @@ def _difference(
 
 
 def sample_axes(
-    program: KernelGraph, thinning: Thinning, count: int, points: int = 0
+    program: KernelGraph,
+    thinning: Thinning,
+    count: int,
+    points: int = 0,
+    *,
+    compared: bool = False,
 ) -> list[list[IntArray]]:
     """The indices along each axis of each output: the last, the first, others.
 
@@ -716,9 +758,12 @@ def sample_axes(
         thinning: Of its dims.
         count: How many, of each axis.
         points: How many beside these, of axes of which positions are.
+        compared: Also of axes of integers, which are compared with numbers.
     """
     rng = np.random.default_rng([thinning.seed, 31])
-    beside = turning_points(program, points, thinning.seed) if points else ()
+    whole = [i for i in program.inputs if compared and i.type.dtype.is_integer]
+    dims = frozenset(name for item in whole for name in item.type.names)
+    beside = turning_points(program, points, thinning.seed, dims) if points else ()
     found: list[list[IntArray]] = []
     for item in program.returns:
         axes: list[IntArray] = []
@@ -801,12 +846,20 @@ class _Side:
         reading = sampling.reading
         order = Order(reading.model, reading.fresh[side], still=reading.still[side])
         own = np.random.default_rng([sampling.seed, attempt, 42 + side])
-        algebra = ResidueAlgebra(trials, order, own, exp_oracle=sampling.exp_oracle)
+        algebra = ResidueAlgebra(
+            trials,
+            order,
+            own,
+            exp_oracle=sampling.exp_oracle,
+            turns=sampling.turns.made,
+        )
         domain = ResidueDomain(algebra, reads_anything=side == CANDIDATE)
         values: dict[str, Named[Residue]] = {}
-        for item, key, limit in zip(self.graph.inputs, keys, limits, strict=True):
+        turns = sampling.turns.inputs or ((),) * len(keys)
+        given = zip(self.graph.inputs, keys, limits, turns, strict=True)
+        for item, key, limit, beside in given:
             if item.name in self.demands.regions:
-                values[item.name] = self._drawn(item, key, trials, limit)
+                values[item.name] = self._drawn(item, key, trials, limit, beside)
         for item in self.graph.indices:
             if item.name in self.demands.regions:
                 places = domain.algebra.positions(self._places(item)[0])
@@ -821,14 +874,19 @@ class _Side:
         return tuple(without_value(found) if self.graph.indices else found)
 
     def _drawn(
-        self, item: Input, keys: IntArray, trials: Trials, limit: Limit | None
+        self,
+        item: Input,
+        keys: IntArray,
+        trials: Trials,
+        limit: Limit | None,
+        turns: Turns = (),
     ) -> Named[Residue]:
         """An input: a random function of the index in the caller's tensor."""
         names = item.type.names
         if not item.type.dtype.is_float:
             # Of the highest field, whose numbers are the most.
             words = fields.drawn(keys[-1], self._places(item), trials.primes[-1][0])
-            exact = of_words(item.type.dtype, words, limit)
+            exact = of_words(item.type.dtype, words, limit, turns)
             algebra = ResidueAlgebra(trials, Order(), np.random.default_rng(0))
             return Named(algebra.whole(exact), names)
         region = self.demands.regions[item.name]

@@ -124,8 +124,8 @@ def _type_difference(
         found, expected = _extent(candidate, a), _extent(program, b)
         if found != expected:
             return (
-                f"axis {i} is {axis_text(a)} = {found} in the candidate, "
-                f"{axis_text(b)} = {expected} in the program"
+                f"axis {i} is {axis_text(a)} = {found or '?'} in the candidate, "
+                f"{axis_text(b)} = {expected or '?'} in the program"
             )
     return None
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.analysis.integers import Limit, index_limits
+from mirage_dsl.ir.analysis.integers import AllTurns, Limit, Turns, index_limits
 from mirage_dsl.ir.evaluate import BlockEvaluator, evaluate, evaluate_block
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.verify.algebra import (
@@ -45,6 +45,9 @@ _MOST_TRIALS = 512
 _TRIALS_OF_CHOICES = 24
 _FIRST_TRIALS = 2
 _ELEMENTS_OF_CHOICES = 84
+_ELEMENTS_OF_TURNS = 32
+"""For each number that is drawn since something turns there, up to so many numbers."""
+_MOST_TURNS = 16
 
 PROGRAM, CANDIDATE = 0, 1
 
@@ -103,6 +106,7 @@ class Field:
         seed: What the random choices follow from.
         exp_oracle: Read exp at the top of the chain as a random function.
         blocks: What evaluates the candidate's block graphs.
+        turns: Numbers beside which what is computed of integers turns.
     """
 
     shrunk: Shrunk
@@ -111,6 +115,7 @@ class Field:
     exp_oracle: bool = False
     reading: Reading = field(default_factory=Reading)
     blocks: BlockEvaluator = evaluate_block
+    turns: AllTurns = field(default_factory=AllTurns)
 
     def with_reading(self, reading: Reading) -> Field:
         """The same field under another reading of orders."""
@@ -138,8 +143,10 @@ class Field:
         algebra = ResidueAlgebra(trials, Order(), rng)
         program = self.shrunk.program
         limits = index_limits(program)
+        turns = self.turns.inputs or ((),) * len(program.inputs)
         return trials, [
-            _drawn(algebra, program, i, limits.get(i.name)) for i in program.inputs
+            _drawn(algebra, program, item, limits.get(item.name), beside)
+            for item, beside in zip(program.inputs, turns, strict=True)
         ]
 
     def evaluate(
@@ -153,6 +160,7 @@ class Field:
             order,
             self.generator(*stream, 2 + side),
             exp_oracle=self.exp_oracle,
+            turns=self.turns.made,
         )
         blocks = self.blocks if side == CANDIDATE else evaluate_block
         domain = ResidueDomain(algebra, reads_anything=side == CANDIDATE)
@@ -162,13 +170,23 @@ class Field:
         return Evaluation(outputs, algebra)
 
 
+def elements_of(*turns: Turns) -> int:
+    """How many have to be drawn for each number beside a turn to be among them."""
+    numbers = sum(min(len(r), 3) for some in turns for r in some)
+    return _ELEMENTS_OF_TURNS * min(numbers, _MOST_TURNS)
+
+
 def _drawn(
-    algebra: ResidueAlgebra, program: KernelGraph, item: Input, limit: Limit | None
+    algebra: ResidueAlgebra,
+    program: KernelGraph,
+    item: Input,
+    limit: Limit | None,
+    turns: Turns,
 ) -> Residue:
     shape, dtype = input_shape(program, item), item.type.dtype
     if dtype.is_float:
         return algebra.uniform(shape)
-    return algebra.any_integers(dtype, shape, limit)
+    return algebra.any_integers(dtype, shape, limit, turns)
 
 
 def differences(a: Residue, b: Residue) -> NDArray[np.bool_]:
@@ -237,10 +255,8 @@ def run_trials(where: Field, needed: int) -> Tally:
         ours, theirs = sides[PROGRAM].outputs, sides[CANDIDATE].outputs
         elements = sum(v.top[0].size for v in ours)
         choices = any(s.algebra.choices for s in sides)
-        if choices:
-            enough = -(-_ELEMENTS_OF_CHOICES // elements)
-            needed = max(needed, _TRIALS_OF_CHOICES, enough)
-            count = max(count, needed)
+        needed = max(needed, _enough(where, elements, choices))
+        count = max(count, needed)
         bad_program, bad_candidate = invalid_trials(ours), invalid_trials(theirs)
         if (bad_candidate & ~bad_program).any():
             invalid = Outcome.INVALID_CANDIDATE
@@ -255,6 +271,14 @@ def run_trials(where: Field, needed: int) -> Tally:
             # Rows masked as a whole leave few valid trials, not none.
             count = min(2 * count, _MOST_TRIALS)
     return Tally(invalid, done, elements, choices)
+
+
+def _enough(where: Field, elements: int, choices: bool) -> int:
+    """How many trials of so many elements it takes for rare things to happen in one."""
+    rare = elements_of(*where.turns.inputs, where.turns.made)
+    if choices:
+        rare = max(rare, _ELEMENTS_OF_CHOICES, _TRIALS_OF_CHOICES * elements)
+    return -(-rare // elements)
 
 
 @lru_cache(maxsize=8)

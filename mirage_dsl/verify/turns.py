@@ -41,16 +41,20 @@ _INFINITE = 2.0**1000
 
 
 @lru_cache(maxsize=16)
-def turning_points(program: KernelGraph, count: int, seed: int) -> tuple[Point, ...]:
+def turning_points(
+    program: KernelGraph, count: int, seed: int, dims: frozenset[str] = frozenset()
+) -> tuple[Point, ...]:
     """At most so many points, as many at random as beside turns.
 
     Args:
         program: Extents have to be known.
         count: How many.
         seed: What random choices follow from.
+        dims: Those of which there is an index too, a random one.
     """
     extents = {n: e for n, e in program.extents if e is not None}
     counted = {d.name: extents[d.name] for i in program.indices for d in i.axis}
+    counted |= {name: extents[name] for name in sorted(dims)}
     rng = np.random.default_rng([seed, 34])
     found: list[Point] = []
     for value in _last_positions(program):

@@ -21,10 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from operator import index
+from typing import Any, SupportsIndex, TypeVar, get_args
 
-from mirage_dsl.core.errors import MirageError, UnsupportedError
+from mirage_dsl.core.errors import MirageError, UnsupportedError, user_location
 from mirage_dsl.core.work import seconds_left, spread, until
+from mirage_dsl.ir.analysis.integers import turns_of
 from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named, evaluate_numpy
@@ -253,7 +255,9 @@ def verify(
 
     Raises:
         CheckError: One of them is no graph.
+        UnsupportedError: Another argument means nothing.
     """
+    _check_numbers(seed, chains, seeds, method)
     mugraph, asked = graph_of(candidate), graph_of(program, "program", "mugraph")
     both = _with_windows_alike(mugraph, asked)
     if method == "exact":
@@ -269,6 +273,33 @@ def verify(
         candidate_hash=canonical_hash(mugraph),
         program_hash=canonical_hash(asked),
     )
+
+
+def _check_numbers(seed: int, chains: int, seeds: int, method: str) -> None:
+    """Refuse arguments of `verify` that mean nothing.
+
+    Raises:
+        UnsupportedError: One does not.
+    """
+    for name, value, least in (
+        ("seed", seed, 0),
+        ("chains", chains, 1),
+        ("seeds", seeds, 1),
+    ):
+        if not _is_integer(value, least):
+            raise UnsupportedError(
+                f"{name}={value!r}; expected an integer from {least} on",
+                user_location(),
+            )
+    if method not in get_args(Method):
+        raise UnsupportedError(
+            f"method={method!r}; expected one of {', '.join(get_args(Method))}",
+            user_location(),
+        )
+
+
+def _is_integer(value: Any, least: int) -> bool:
+    return isinstance(value, SupportsIndex) and index(value) >= least
 
 
 def _with_windows_alike(
@@ -668,7 +699,8 @@ class _Verification:
             )
             self.sizes.append(tuple(sorted(shrunk.sizes.items())))
             deep = self.depth.exps + 1 > MOST_FIELDS
-            found.append(Field(shrunk, chain, (self.seed, number), deep))
+            turns = turns_of(shrunk.program, shrunk.candidate)
+            found.append(Field(shrunk, chain, (self.seed, number), deep, turns=turns))
         return found
 
     def _tallies(self, fields: Sequence[Field]) -> tuple[list[Tally], Reading]:

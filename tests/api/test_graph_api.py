@@ -13,6 +13,7 @@ import mirage_dsl as mirage
 from mirage_dsl.api.graph import constraints
 from mirage_dsl.core.errors import (
     DTypeError,
+    EquivalenceError,
     SearchError,
     ShapeError,
     TraceError,
@@ -110,6 +111,48 @@ def test_search_parameters_become_constraints() -> None:
     assert constraints(None, None, None, None, None, None) is None
     with pytest.raises(SearchError, match="griddims"):
         constraints([(1, 2, 3, 4)], None, None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("griddims", [(0, 1, 1)], "found 0, expected integers from 1 on"),
+        ("griddims", 6, "found 6, expected a list of triples"),
+        ("griddims", [("a", 1, 1)], "found 'a', expected integers"),
+        ("imaps", [(-2, 0, 0)], "found -2, expected integers from -1 on"),
+        ("fmaps", "xy", "found 'xy', expected a list of integers"),
+        ("franges", [0], "found 0, expected integers from 1 on"),
+        ("franges", [-1], "found -1, expected integers from 1 on"),
+    ],
+)
+def test_search_parameters_that_mean_nothing(
+    name: str, given: Any, expected: str
+) -> None:
+    with pytest.raises(SearchError, match=f"{name}: {expected}"):
+        rms_linear().superoptimize(**{name: given})
+
+
+def test_no_time_is_refused() -> None:
+    with pytest.raises(SearchError, match="budget_seconds=0; expected"):
+        rms_linear().superoptimize(budget_seconds=0)
+
+
+def test_a_checkpoint_of_another_program_is_no_answer(tmp_path: Path) -> None:
+    def scaled(by: float, *, twice: bool = False) -> mirage.Graph:
+        g = mirage.new_kernel_graph()
+        x = g.new_input(dims=(3, 4))
+        g.mark_output(g.add(x, x) if twice else g.mul(x, by))
+        return g
+
+    file = tmp_path / "found.json"
+    mirage.superoptimize(scaled(2), previous_checkpoint=file, effort="none")
+    for other in (mirage.superoptimize, mirage.Graph.superoptimize):
+        with pytest.raises(EquivalenceError, match="was written for another program"):
+            other(scaled(3), previous_checkpoint=file)
+    found = mirage.superoptimize(scaled(2, twice=True), previous_checkpoint=file)
+    assert found.program == scaled(2, twice=True).program
+    assert found.best.certificate is not None
+    assert found.best.certificate.ok
 
 
 def test_superoptimize_takes_programs() -> None:

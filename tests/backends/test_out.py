@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ import mirage_dsl as mirage
 from mirage_dsl.backends.base import overlaps, stored_over
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
-from mirage_dsl.core.errors import DTypeError, ShapeError
+from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
@@ -201,3 +202,22 @@ def test_kernels_may_update_their_arguments() -> None:
         y = x.clone()
         assert kernel(y, out=y) is y
         torch.testing.assert_close(y, right)
+
+
+@pytest.mark.parametrize("array", [torch.zeros, np.zeros])
+def test_results_that_share_memory_are_refused(array: Any) -> None:
+    def both(x: Any) -> Any:
+        return x + 1, x * 2
+
+    kernel = mirage.kernel(effort="none")(both)
+    whole, x = array((8, 8)), array((8, 4)) + 3
+    for one, other in (((0, 4), (0, 4)), ((0, 4), (3, 7))):
+        shared = whole[:, slice(*one)], whole[:, slice(*other)]
+        with pytest.raises(UnsupportedError, match="two tensors that share memory"):
+            kernel(x, out=shared)
+    # Columns of one tensor lie between each other's, and are apart.
+    kernel(x, out=(whole[:, :4], whole[:, 4:]))
+    assert (whole[:, :4] == 4).all()
+    assert (whole[:, 4:] == 6).all()
+    kernel(x, out=(whole[:, ::2], whole[:, 1::2]))
+    assert (whole[:, 1::2] == 6).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import json
@@ -10,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from mirage_dsl.cli.app import app, progress_bar
-from mirage_dsl.cli.graphs import format_text
+from mirage_dsl.cli.graphs import format_text, read_text
 from mirage_dsl.core.errors import CacheError, ParseError
 from mirage_dsl.core.hardware import H200
 from mirage_dsl.core.settings import (
@@ -321,6 +323,21 @@ def test_doctor_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         (["search", "model.py:gated", "--spec", f"f16[{2**62},8]"], "bytes"),
         (["nothing"], "No such command"),
         (["search", "small.mu"], "starts from a traced program"),
+        (["search", "program.mu", "--seed", "-1"], "--seed"),
+        (["verify", "small.mu", "program.mu", "--seed", "-1"], "--seed"),
+        (["search", "program.mu", "-o", "best.json"], "does not end in .json"),
+        (["search", "program.mu", "--save", "best.mu"], "does not end in .mu"),
+        (["search", "program.mu", "-o", "-"], "expected the name of a file"),
+        (["search", "program.mu", "--spec", "f16[4]"], "specs are for FILE:FUNCTION"),
+        (["explain", "small.mu", "--spec", "f16[4]"], "without a --program"),
+        (["search", "model.py:gated", "--spec", "f16[4,,4]"], "neither a positive"),
+        (["show", "small.mu", "--size", "m=4", "--size", "m=5"], "m is given twice"),
+        (["compile", "small.mu", "--target", "sm_9000"], "expected one like sm_90"),
+        (["compile", "small.mu", "--target", "sm_75"], "sm_80 and later"),
+        (["compile", "small.mu", "--target", ""], "expected one like sm_90"),
+        (["cache", "gc", "--limit-mb", "nan"], "expected a finite number"),
+        (["cache", "export", "cache.mu"], "does not end in .mu"),
+        (["run", "small.mu", "--size", f"m={2**44}"], "not enough memory"),
     ],
 )
 def test_wrong_usage_is_an_error_that_says_what_to_do(
@@ -336,6 +353,60 @@ def test_an_error_names_the_users_line() -> None:
     shown = _run("search", "model.py:wrong", *specs, code=2).stderr
     assert "model.py:11" in shown
     assert "return x @ w + x" in shown
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("def f(x:\n", "SyntaxError: '(' was never closed"),
+        ("import a_module_that_is_not_there\n", "ModuleNotFoundError"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+        ("def f(x): return {}['key']\n", "KeyError: 'key'"),
+    ],
+)
+def test_what_code_of_the_users_raises_names_its_line(code: str, expected: str) -> None:
+    Path("own.py").write_text(code)
+    shown = _run("search", "own.py:f", "--spec", "f16[4]", code=2).stderr
+    assert f"own.py:1: {expected}" in shown
+    assert code.strip() in shown
+
+
+def test_what_code_of_the_users_prints_is_no_result() -> None:
+    Path("own.py").write_text("print('read')\ndef f(x): print('traced'); return x + 1")
+    args = ("search", "own.py:f", "--spec", "f16[4]", "--effort", "none", "--json")
+    result = _run(*args)
+    assert json.loads(result.stdout)["candidates"]
+    assert result.stderr.split() == ["read", "traced"]
+
+
+def test_texts_come_from_standard_input_and_any_editor() -> None:
+    def given(text: str | bytes, *args: str) -> Result:
+        return CliRunner().invoke(app, [*args], input=text)
+
+    assert given(SMALL, "diff", "-", "small.mu").exit_code == 0
+    assert given(SMALL, "verify", "-", "program.mu").exit_code == 0
+    assert "- is no UTF-8 text" in given(b"mirage \xff", "show", "-").stderr
+    marked = b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode()
+    Path("marked.mu").write_bytes(marked)
+    assert _run("show", "marked.mu").stdout == _run("show", "small.mu").stdout
+
+
+def test_no_input_and_a_reader_that_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ParseError, match="no standard input"):
+        read_text("-")
+
+    def gone(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(click, "echo", gone)
+    result = CliRunner().invoke(app, ["show", "small.mu"])
+    assert (result.exit_code, result.stderr) == (1, "")
+
+
+def test_a_directory_may_be_called_as_a_text() -> None:
+    Path("texts/odd.mu").mkdir(parents=True)
+    assert "0 of 0 files" in _run("fmt", "texts").output
 
 
 def test_errors_as_json() -> None:

@@ -435,7 +435,7 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
   y = matmul x w
   return y
 }
-// ParseError 3:16 found `w`, expected a name, the end of the line, `,` or an infix sign
+// ParseError 3:16 found `w`, expected a name with `(`, the end of the line, `,` or an infix sign
 
 // case missing bracket
 mirage 1
@@ -695,7 +695,7 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
   }
   return y
 }
-// ParseError 4:16 found `[`, expected a name, the end of the line, `,` or an infix sign; did you mean `load` by `laod`?
+// ParseError 4:16 found `[`, expected a name with `(`, the end of the line, `,` or an infix sign; did you mean `load` by `laod`?
 
 // case slip in block
 mirage 1
@@ -709,7 +709,7 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
   }
   return y
 }
-// ParseError 3:37 found `{`, expected a name or the end of the line; did you mean `block` by `blok`?
+// ParseError 3:37 found `{`, expected a name with `(` or the end of the line; did you mean `block` by `blok`?
 
 // case slip in where
 mirage 1
@@ -813,3 +813,27 @@ mugraph f(x: f16[m]) -> f16[m] where m = 16 {
   return y
 }
 // ParseError 3:28 `;` is no sign of the language
+
+// case a sign that looks like a space
+mirage 1
+mugraph f(x: f16[m]) -> f16[m] where m = 16 {
+  y = exp x
+  return y
+}
+// ParseError 3:10 NO-BREAK SPACE (U+00A0) is no sign of the language
+
+// case an operator without operands
+mirage 1
+mugraph f(x: f16[m]) -> f16[m] where m = 16 {
+  y = exp
+  return y
+}
+// ParseError 3:7 unknown value exp; the operator exp has its operands behind it
+
+// case two statements in a line
+mirage 1
+mugraph f(x: f16[m, k]) -> f16[m] where m = 16, k = 4 {
+  y = sum x over(k) z = exp y
+  return z
+}
+// ParseError 3:21 found `z`, expected a name with `(` or the end of the line

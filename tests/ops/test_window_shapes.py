@@ -1,16 +1,23 @@
-"""Shapes of convolutions and pooling, which are computed here, are PyTorch's."""
+"""Shapes of convolutions and pooling, which are computed here, are PyTorch's.
+
+Of any row that only PyTorch computes, numbers that do not fit are refused.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.types import Integers
+from mirage_dsl.ir.check import check
 from mirage_dsl.ops.table import OPERATORS
+from tests.programs.windows import ROWS
 
 CASES = 150
 Shape = tuple[int, ...]
@@ -88,3 +95,22 @@ def test_shapes_are_pytorchs(
         else:
             assert shape(shapes, numbers) == wanted, (name, shapes, numbers)
     assert 0 < refused < CASES
+
+
+def changed(numbers: Mapping[str, Shape]) -> Iterator[dict[str, Shape]]:
+    """One attribute with no number, one less or one more, a 0, or another order."""
+    for name, own in numbers.items():
+        for other in ((), own[:-1], (*own, 1), (0,) * len(own), (-3,) * len(own)):
+            yield {**numbers, name: other}
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_numbers_that_do_not_fit_are_refused_in_a_text(name: str) -> None:
+    program = ROWS[name].traced
+    for node in program.applies:
+        for numbers in changed(node.numbers) if node.op.shape is not None else ():
+            attrs = dict(node.attrs) | {n: Integers(v) for n, v in numbers.items()}
+            other = replace(node, attrs=tuple(attrs.items()))
+            nodes = tuple(other if n is node else n for n in program.nodes)
+            for found in check(replace(program, nodes=nodes)):
+                assert found.rule in ("type", "library-extent"), found

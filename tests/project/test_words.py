@@ -79,3 +79,20 @@ def test_the_glossary_has_each_word_once() -> None:
     words = _glossary()
     assert len(words) > 30
     assert len(words) == len(set(words))
+
+
+NAMED = re.compile(r"`([\w/]+\.(?:py|lark|mu|md|toml|svg))`")
+OF_OTHERS = {"name.dot", "model.py", "best.mu", "edited.mu", "program.mu", "mine.mu"}
+"""Files of the reader's, in examples."""
+
+
+def test_files_that_pages_name_are_there() -> None:
+    names = {f.relative_to(ROOT).as_posix() for f in ROOT.glob("*.*")}
+    for folder in ("mirage_dsl", "tests", "docs", "benchmarks", "examples"):
+        names |= {f.relative_to(ROOT).as_posix() for f in (ROOT / folder).rglob("*.*")}
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        if page.name == "CHANGELOG.md":
+            continue
+        for name in NAMED.findall(page.read_text("utf-8")):
+            there = any(f"/{own}".endswith(f"/{name}") for own in names)
+            assert there or name in OF_OTHERS, f"{page.name}: {name}"

@@ -152,6 +152,12 @@ SLIPS = (
     ("loop(k / 32)", "num_warp(4)", 4, "did you mean `num_warps`?"),
     ("total += s\n  }", "total += s\n", 16, "the text ends too early"),
     ("y: f32[m])", "x: f32[m])", 3, "a tensor is named twice"),
+    (
+        "load x[m, k/loop] guarded(m) buffers(max(stages - 1, 1))",
+        "positions []",
+        9,
+        "`positions` is of one axis, found 0",
+    ),
 )
 
 

@@ -1,5 +1,8 @@
 """Inputs of integers and truth values: what indices may be, and values that are drawn.
 
+Where what is computed of an integer turns, as at 100 in `x < 100`, numbers are drawn
+beside: few of those that are taken at random come near.
+
 Integers are computed as they are, by NumPy, in their formats and with the wrap-around
 of these.  So what is no arithmetic of rings (shifts, comparisons, floor division) is
 exact in verification too.  Where they become floats they become residues.
@@ -10,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -63,6 +67,13 @@ LESS, REMAINDER, FLOOR_DIVIDE, BIT_AND, SHIFT_RIGHT, NEG, MAX, MIN = (
 _CONVERSIONS = frozenset(
     op for name, op in OPERATORS.items() if name.startswith(("to_i", "to_u"))
 )
+
+
+_EXTREMES = (MAXIMUM, MINIMUM)
+_ANCHORS = (0, 128)
+"""Numbers that two are close to at once, so that they are close to each other."""
+_MADE = ""
+"""Among names of inputs: integers that are made of floats."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,70 @@ def one_sided(graph: KernelGraph) -> list[OneSided]:
     return [side for side in found if side is not None]
 
 
+Turns = tuple[range, ...]
+"""Numbers beside which something turns."""
+
+
+@dataclass(frozen=True)
+class AllTurns:
+    """Where what two graphs compute of integers turns.
+
+    Attributes:
+        inputs: Of each input.
+        made: Of integers that are made of floats.
+    """
+
+    inputs: tuple[Turns, ...] = ()
+    made: Turns = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.made) or any(self.inputs)
+
+
+def turns_of(program: KernelGraph, candidate: KernelGraph) -> AllTurns:
+    """Where what one of two graphs of one interface computes of integers turns.
+
+    That is beside numbers and positions that integers are compared with, where they
+    come close to each other, and where a maximum or a minimum changes hands.  Extents
+    have to be known.
+    """
+    ours, theirs = _turns(program), _turns(candidate)
+    limits = index_limits(program)
+    both = zip(program.inputs, ours.inputs, theirs.inputs, strict=True)
+    return AllTurns(
+        tuple(
+            _inside(item.type.dtype, {*one, *other}, limits.get(item.name))
+            for item, one, other in both
+        ),
+        tuple(sorted({*ours.made, *theirs.made}, key=_ends)),
+    )
+
+
+@lru_cache(maxsize=32)
+def _turns(graph: KernelGraph) -> AllTurns:
+    """Those of one graph, wherever its formats end."""
+    found = _Limits(graph).turns()
+    return AllTurns(
+        tuple(tuple(found.get(item.name, ())) for item in graph.inputs),
+        tuple(found.get(_MADE, ())),
+    )
+
+
+def _inside(dtype: DType, turns: set[range], limit: Limit | None) -> Turns:
+    """What of the numbers an input may be."""
+    if not turns or not dtype.is_integer:
+        return ()
+    least, most = int(dtype.min), int(dtype.max)
+    if limit is not None:
+        least, most = max(least, limit.start), min(most, limit.stop - 1)
+    cut = {range(max(r.start, least), min(r.stop, most + 1)) for r in turns}
+    return tuple(sorted((r for r in cut if r), key=_ends))
+
+
+def _ends(numbers: range) -> tuple[int, int]:
+    return numbers.start, numbers.stop
+
+
 class _Limits:
     """Tells limits backwards from what is indexed; `found` are those of inputs.
 
@@ -166,18 +241,52 @@ class _Limits:
         }
         self._made: dict[tuple[int, str], tuple[int, BlockNode]] = {}
         self.found: dict[str, Limit] = {}
+        self._conversions: dict[str, Limit] = {}
         self.lacking: dict[str, int] = {}
         # The dim that is indexed now; by input, all dims that it indexes.
         self._dim = ""
         self._indexed: dict[str, set[str]] = {}
-        for level, node in _levels(graph):
+        self._nodes = tuple(_levels(graph))
+        for level, node in self._nodes:
             self._made[0 if isinstance(node, Store) else level, node.result] = (
                 level,
                 node,
             )
-        for level, node in _levels(graph):
+        for level, node in self._nodes:
             if isinstance(node, Apply):
                 self._index(level, node)
+
+    def turns(self) -> dict[str, list[range]]:
+        """By input, the numbers by which what is compared comes close to the other.
+
+        No limit of an index is told after this.
+        """
+        turns: dict[str, list[range]] = {}
+        self._dim, self._indexed, self._conversions = "", {}, {}
+        for level, operand, near in self._compared:
+            self.found, self._conversions = {}, {}
+            self._hold(level, operand, near)
+            for name, limit in (self.found | self._conversions).items():
+                turns.setdefault(name, []).append(range(limit.start, limit.stop))
+        return turns
+
+    @property
+    def _compared(self) -> Iterator[tuple[int, Operand, Limit]]:
+        """Values that are compared, and what is close to what they are compared with.
+
+        Of two of which nothing is known either is close to some numbers.
+        """
+        for level, node in self._nodes:
+            if not isinstance(node, Apply) or len(node.operands) != 2:
+                continue
+            if node.op.truth is not Truth.COMPARES and node.op not in _EXTREMES:
+                continue
+            known = [self._range(level, o) for o in node.operands]
+            both = [(n, n) for n in _ANCHORS] if known == [None, None] else []
+            for operand, other in zip(node.operands, known[::-1], strict=True):
+                close = both if other is None else [other]
+                for least, most in close:
+                    yield level, operand, Limit(least - 1, most + 2)
 
     def _index(self, level: int, node: Apply) -> None:
         """What an index has to be within, if a node has one."""
@@ -287,7 +396,10 @@ class _Limits:
             self._hold(level, operands[0], Limit(1 - limit.stop, 1 - limit.start))
         elif op is WHERE:
             self._either(level, operands[1:], limit)
-        elif op.kind is Kind.GATHER or op in (MAX, MIN) or op in _CONVERSIONS:
+        elif op in _CONVERSIONS:
+            self._conversions[_MADE] = limit
+            self._hold(level, operands[0], limit)
+        elif op.kind is Kind.GATHER or op in (MAX, MIN):
             self._hold(level, operands[0], limit)
         elif op.kind in (Kind.VIEW, Kind.CONCAT):
             for operand in operands:
@@ -322,7 +434,7 @@ class _Limits:
         if op is MUL:
             limit = limit.divided(number)
         elif op in (FLOOR_DIVIDE, SHIFT_RIGHT):
-            limit = limit.times(number if op is FLOOR_DIVIDE else 1 << number)
+            limit = limit.times(number if op is FLOOR_DIVIDE else 1 << min(number, 63))
         elif op is REMAINDER or (op is BIT_AND and number & (number + 1) == 0):
             period = number if op is REMAINDER else number + 1
             within = Limit(max(limit.start, 0), min(limit.stop, period), period)
@@ -426,32 +538,40 @@ def any_integers(
     dtype: DType,
     shape: tuple[int, ...],
     limit: Limit | None = None,
+    turns: Turns = (),
 ) -> NDArray[Any]:
     """Random numbers of a format of integers, or truth values; within limits, if any.
 
     Half of them are small, so that comparisons meet equal ones and products do not wrap
-    around; the others are of any size.
+    around; of the others half are beside turns, if there are any, and the rest of any
+    size.
     """
-    return of_words(dtype, rng.integers(0, 2**62, shape), limit)
+    return of_words(dtype, rng.integers(0, 2**62, shape), limit, turns)
 
 
 def of_words(
-    dtype: DType, words: NDArray[np.int64], limit: Limit | None = None
+    dtype: DType,
+    words: NDArray[np.int64],
+    limit: Limit | None = None,
+    turns: Turns = (),
 ) -> NDArray[Any]:
     """A number of a format for each random number from 0 on.
 
     Within limits they are indices, which count from the end where they are negative.
     """
     if limit is not None:
-        return _indices(dtype, words, limit)
+        return beside(_indices(dtype, words, limit), words, turns)
     if dtype == boolean:
         return words % 2 == 1
     least = max(int(dtype.min), -SMALL)
     small = words // 2 % (SMALL - least) + least
-    return np.where(words % 2 == 0, small, words // 2).astype(dtype.long_name)
+    any_size = np.where(words % 2 == 0, small, words // 2).astype(dtype.long_name)
+    return beside(any_size, words, turns)
 
 
-def fitted(dtype: DType, values: Array, limit: Limit | None = None) -> Array:
+def fitted(
+    dtype: DType, values: Array, limit: Limit | None = None, turns: Turns = ()
+) -> Array:
     """Random floats as values that an input may have, near them if it can be.
 
     Floats are left as they are: rounding them is up to whoever runs a graph.
@@ -459,12 +579,28 @@ def fitted(dtype: DType, values: Array, limit: Limit | None = None) -> Array:
     if dtype.is_float:
         return values
     steps = np.rint(np.abs(values) * _STEPS)
-    if limit is not None:
-        return _indices(dtype, steps, limit)
     if dtype == boolean:
         return np.asarray(steps % 2, values.dtype)
-    signed = np.where(values < 0, -steps, steps)
-    return np.clip(signed, dtype.min, min(dtype.max, 2.0**62)).astype(dtype.long_name)
+    if limit is not None:
+        found = _indices(dtype, steps, limit)
+    else:
+        signed = np.where(values < 0, -steps, steps)
+        found = np.clip(signed, dtype.min, min(dtype.max, 2.0**62))
+    words = steps.astype(np.int64)
+    return beside(found.astype(dtype.long_name), words, turns)
+
+
+def beside(
+    values: NDArray[Any], words: NDArray[np.int64], turns: Turns
+) -> NDArray[Any]:
+    """Values for random numbers, a quarter of them beside turns, each as often."""
+    if not turns:
+        return values
+    starts = np.array([r.start for r in turns], np.int64)
+    counts = np.array([len(r) for r in turns], np.int64)
+    which, further = words // 4 % len(turns), words // 4 // len(turns)
+    close = starts[which] + further % counts[which]
+    return np.where(words % 4 == 1, close.astype(values.dtype), values)
 
 
 def _indices(dtype: DType, words: Array, limit: Limit) -> Array:

@@ -166,7 +166,9 @@ def _in_words(terminals: frozenset[str]) -> list[str]:
     if "LBRACE" in terminals:
         terminals -= {"_NL"}
     words: dict[str, None] = {}
-    if terminals & _NAMES:
+    if terminals & _NAMES == frozenset({"FUNCTION"}):
+        words["a name with `(`"] = None
+    elif terminals & _NAMES:
         words["a name"] = None
     for name, word in _WORDS.items():
         if name in terminals:

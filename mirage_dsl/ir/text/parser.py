@@ -390,7 +390,10 @@ class Scope:
                 f"{name}_tile = load {name}[...]"
             )
         else:
+            op = OPERATORS.get(name.text)
             hint = suggest(name.text, self.types, "values")
+            if op is not None:
+                hint = f"; the operator {op.name} has its operands behind it"
             message = f"unknown value {name}{hint}"
         raise self.resolver.source.wrong(name, message)
 

@@ -7,6 +7,7 @@ what makes forms of types (`TypeForms`), what ends a statement (`Lines`) and the
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
@@ -251,6 +252,13 @@ def read(source: Source) -> GraphForm:
     return read_with(_grammar(), source, KEYWORDS)
 
 
+def _visible(sign: str) -> str:
+    """A sign in a message; by its name if it looks like a space, or like nothing."""
+    if sign.isprintable() and not sign.isspace():
+        return f"`{sign}`"
+    return f"{unicodedata.name(sign, 'a sign')} (U+{ord(sign):04X})"
+
+
 def read_with(grammar: Lark, source: Source, keywords: Collection[str]) -> Any:
     """What a grammar makes of a text, whose keywords are given for suggestions.
 
@@ -266,7 +274,7 @@ def read_with(grammar: Lark, source: Source, keywords: Collection[str]) -> Any:
     except UnexpectedCharacters as error:
         found = Word(error.char, error.line, error.column)
         hint = "; comments begin with `//`" if error.char == "#" else ""
-        message = f"`{found}` is no sign of the language{hint}"
+        message = f"{_visible(error.char)} is no sign of the language{hint}"
         raise source.wrong(found, message) from None
     except UnexpectedInput:
         raise unexpected(source, None, frozenset(), keywords) from None

@@ -1,0 +1,115 @@
+"""Numbers that integers are compared with: others in their place are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.ir.analysis.integers import turns_of
+from mirage_dsl.ir.graph import KernelGraph
+
+HEAD = "mirage 1\n\nmugraph f({} {{\n"
+CHOSEN = " y = where b, x, 0\n return y\n"
+WHOLE = "x: {dtype}[m, k]) -> {dtype}[m, k] where m = 16, k = 32"
+PICKED = "w: f16[v, k], ids: i64[n]) -> f16[n, k] where v = 1000, k = 24, n = 6"
+FLOAT = "x: f32[m, k]) -> i32[m, k] where m = 16, k = 32"
+TWO = "x: i32[m, k], z: i32[m]) -> i32[m, k] where m = 16, k = 32"
+LENGTHS = "x: f16[m, k], n: i64[m]) -> f16[m, k] where m = 8, k = 128"
+GATHERED = " g = gather w, ids dim(v)\n y = where b, 0, g\n return y\n"
+
+# Header, lines with {} for a number, the number, one that is another function.
+CASES: dict[str, tuple[str, str, int, int]] = {
+    "less i8": (WHOLE.format(dtype="i8"), f" b = less x, {{}}\n{CHOSEN}", 100, 101),
+    "equal i16": (WHOLE.format(dtype="i16"), f" b = equal x, {{}}\n{CHOSEN}", 5, 6),
+    "less i32": (WHOLE.format(dtype="i32"), f" b = less x, {{}}\n{CHOSEN}", 99, 98),
+    "equal i32": (
+        WHOLE.format(dtype="i32"),
+        f" b = equal x, {{}}\n{CHOSEN}",
+        -100,
+        -99,
+    ),
+    "minimum": (
+        WHOLE.format(dtype="i64"),
+        " y = minimum x, {}\n return y\n",
+        1 << 40,
+        (1 << 40) + 1,
+    ),
+    "of a sum": (
+        WHOLE.format(dtype="i32"),
+        f" s = add x, 7\n b = less s, {{}}\n{CHOSEN}",
+        900,
+        901,
+    ),
+    "of a remainder": (
+        WHOLE.format(dtype="i32"),
+        f" s = remainder x, 1000\n b = less s, {{}}\n{CHOSEN}",
+        900,
+        901,
+    ),
+    "an index": (PICKED, f" b = equal ids, {{}}\n{GATHERED}", 50, 51),
+    "the last index": (
+        PICKED,
+        " i = minimum ids, {}\n y = gather w, i dim(v)\n return y\n",
+        999,
+        998,
+    ),
+    "an index under a root": (
+        PICKED,
+        " i = minimum ids, {}\n g = gather w, i dim(v)\n s = square g\n"
+        " t = sum s over(k)\n r = rsqrt t\n y = mul g, r\n return y\n",
+        999,
+        998,
+    ),
+    "of floats": (
+        FLOAT,
+        " i = to_i32 x\n y = minimum i, {}\n return y\n",
+        100,
+        101,
+    ),
+    "of two": (TWO, f" s = add z, {{}}\n b = less x, s\n{CHOSEN}", 64, 65),
+    "a position": (
+        LENGTHS,
+        f" i = index k\n l = sub n, {{}}\n b = less i, l\n{CHOSEN}",
+        64,
+        65,
+    ),
+}
+
+
+def graph(name: str, number: int) -> KernelGraph:
+    header, lines, *_ = CASES[name]
+    return mirage.parse(HEAD.format(header) + lines.format(number) + "}\n")
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(2))
+def test_another_number_is_another_function(name: str, seed: int) -> None:
+    *_, number, other = CASES[name]
+    program = graph(name, number)
+    assert mirage.verify(program, program, seed=seed).equivalent
+    assert not mirage.verify(graph(name, other), program, seed=seed).equivalent
+
+
+def test_a_number_that_the_program_does_not_have() -> None:
+    program = mirage.parse(
+        HEAD.format(WHOLE.format(dtype="i32")) + " y = mul x, 1\n return y\n}\n"
+    )
+    candidate = graph("equal i32", 777)
+    chosen = str(candidate).replace("where b, x, 0", "where b, 0, x")
+    assert not mirage.verify(chosen, program).equivalent
+
+
+def test_another_way_to_say_the_same() -> None:
+    header = HEAD.format(WHOLE.format(dtype="i32"))
+    less = f"{header} b = less x, 1000\n{CHOSEN}}}\n"
+    most = f"{header} b = less_equal x, 999\n{CHOSEN}}}\n"
+    assert mirage.verify(less, most).ok
+
+
+def test_turns_lie_in_the_format_and_inside_of_what_is_indexed() -> None:
+    small = graph("less i8", 127)
+    assert turns_of(small, small).inputs == ((range(126, 128),),)
+    picked = graph("an index", 999)
+    assert turns_of(picked, picked).inputs == ((), (range(998, 1000),))
+    made = graph("of floats", 100)
+    assert turns_of(made, graph("of floats", 7)).made == (range(6, 9), range(99, 102))
