@@ -176,6 +176,11 @@ def test_every_structure_is_right(function: Callable[..., Any]) -> None:
     assert_right(small(program), found)
 
 
+every_structure = functools.partial(
+    structures, hardware=H100, per_configuration=5000, alike=True
+)
+
+
 @pytest.mark.parametrize(
     ("loop", "limit"), [(None, 3), ("k", 5)], ids=["no loop", "loop"]
 )
@@ -211,13 +216,7 @@ def test_enumeration_finds_nothing_else(loop: str | None, limit: int) -> None:
         for name, value in wanted.items()
     }
     configuration = Configuration(("a", "b"), loop, (("a", "b"),))
-    found = structures(
-        program,
-        H100,
-        per_configuration=5000,
-        alike=True,
-        allow=lambda c: c == configuration,
-    )
+    found = every_structure(program, allow=lambda c: c == configuration)
     assert found.complete
     made = {outline(s.block) for s in found.structures}
     pairs = {(one, other) for one in right["y"] for other in right["z"]}
