@@ -26,7 +26,7 @@ from typing import Any, SupportsIndex, TypeVar, get_args
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError, user_location
 from mirage_dsl.core.work import seconds_left, spread, until
-from mirage_dsl.ir.analysis.integers import turns_of
+from mirage_dsl.ir.analysis.integers import numbers_of_found, turns_of
 from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named, evaluate_numpy
@@ -573,7 +573,11 @@ class _Verification:
         if sampled.difference is not None:
             said = f"not equivalent: {sampled}"
             return self._certificate(said, "different", sampled=sampled)
-        printed = self._left_out() or self._printed(fields[-1], reading)
+        printed = (
+            self._left_out()
+            or self._of_found(fields[0].shrunk)
+            or self._printed(fields[-1], reading)
+        )
         if printed is not None:
             return self._certificate(printed, sampled=sampled)
         return self._in_floats(fields, tallies, sampled, stability)
@@ -634,6 +638,16 @@ class _Verification:
         return (
             f"could not decide: {found}; no comparison of positions in the block says "
             "otherwise"
+        )
+
+    def _of_found(self, shrunk: Shrunk) -> str | None:
+        """What is said of positions that data choose, which no draw brings anywhere."""
+        numbers = [numbers_of_found(g) for g in (shrunk.program, shrunk.candidate)]
+        if numbers[PROGRAM] == numbers[CANDIDATE]:
+            return None
+        return (
+            "could not decide: positions that data choose, as of a largest element, "
+            "are compared with other numbers than in the program"
         )
 
     def _printed(self, where: Field, reading: Reading) -> str | None:

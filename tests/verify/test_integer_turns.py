@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.analysis.integers import turns_of
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.search.driver import search
 
 HEAD = "mirage 1\n\nmugraph f({} {{\n"
 CHOSEN = " y = where b, x, 0\n return y\n"
@@ -113,3 +119,26 @@ def test_turns_lie_in_the_format_and_inside_of_what_is_indexed() -> None:
     assert turns_of(picked, picked).inputs == ((), (range(998, 1000),))
     made = graph("of floats", 100)
     assert turns_of(made, graph("of floats", 7)).made == (range(6, 9), range(99, 102))
+
+
+FOUND: dict[str, tuple[Any, str, str]] = {
+    "argmax": (lambda x: (x.argmax(-1) == 5).float(), ", 5\n", ", 6\n"),
+    "a clamp": (lambda x: x.argmin(-1).clamp(max=7), ", 7\n", ", 8\n"),
+    "topk": (lambda x: (torch.topk(x, 4)[1] < 40).float(), ", 40\n", ", 41\n"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_positions_that_data_choose_keep_their_numbers(name: str) -> None:
+    """No draw has the largest element at a place, so another number is undecided."""
+    function, number, other = FOUND[name]
+    program = mirage.kernel(function).trace(mirage.spec((8, 1000), "float32"))
+    text = to_text(program)
+    assert text.count(number) == 1
+    wrong = mirage.verify(text.replace(number, other), program)
+    assert not wrong.ok
+    assert "positions that data choose" in wrong.reason
+    found = search(program, H100, k=1)
+    assert found.best.certificate is not None
+    assert found.best.certificate.ok
+    assert found.best.mugraph.blocks

@@ -11,7 +11,7 @@ exact in verification too.  Where they become floats they become residues.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,17 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import DType, Scalar, boolean, scalar
+from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, scalar
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
+    BlockGraph,
     BlockNode,
     KernelGraph,
     Load,
     Operand,
     Store,
 )
-from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import Array, Kind, Operator, Truth
 from mirage_dsl.ops.table import (
@@ -72,8 +73,9 @@ _CONVERSIONS = frozenset(
 _EXTREMES = (MAXIMUM, MINIMUM)
 _ANCHORS = (0, 128)
 """Numbers that two are close to at once, so that they are close to each other."""
-_MADE = ""
-"""Among names of inputs: integers that are made of floats."""
+_MADE, _FOUND = "", " "
+"""Among names of inputs: integers that are made of floats, and positions that data
+choose."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,21 @@ def turns_of(program: KernelGraph, candidate: KernelGraph) -> AllTurns:
     )
 
 
+def numbers_of_found(graph: KernelGraph) -> frozenset[range]:
+    """Beside which numbers positions turn that data choose, as of the largest element.
+
+    Draws can not bring such positions there.  Extents have to be known.
+    """
+    if not graph.indices and all(n.op.kind is not Kind.LIBRARY for n in graph.applies):
+        return frozenset()
+    limits = _Limits(graph)
+    types = {0: kernel_types(graph)}
+    for number, node in enumerate(graph.nodes, 1):
+        if isinstance(node, BlockGraph):
+            types[number] = block_types(node, types[0])
+    return frozenset(limits.found_beside(types))
+
+
 @lru_cache(maxsize=32)
 def _turns(graph: KernelGraph) -> AllTurns:
     """Those of one graph, wherever its formats end."""
@@ -242,6 +259,7 @@ class _Limits:
         self._made: dict[tuple[int, str], tuple[int, BlockNode]] = {}
         self.found: dict[str, Limit] = {}
         self._conversions: dict[str, Limit] = {}
+        self._choosing = False
         self.lacking: dict[str, int] = {}
         # The dim that is indexed now; by input, all dims that it indexes.
         self._dim = ""
@@ -256,6 +274,25 @@ class _Limits:
             if isinstance(node, Apply):
                 self._index(level, node)
 
+    def found_beside(self, types: Mapping[int, Mapping[str, TensorType]]) -> set[range]:
+        """By which integers positions that data choose come close to a number.
+
+        No limit of an index is told after this.
+
+        Args:
+            types: Of the values of each level.
+        """
+        found: set[range] = set()
+        for level, operand, other, near in self._compared:
+            if isinstance(other, str) or isinstance(operand, Scalar):
+                continue
+            if types[level][operand].dtype.is_integer:
+                self.found, self._conversions = {}, {}
+                self._hold(level, operand, near)
+                limit = self._conversions.get(_FOUND)
+                found |= {range(limit.start, limit.stop)} if limit else set()
+        return found
+
     def turns(self) -> dict[str, list[range]]:
         """By input, the numbers by which what is compared comes close to the other.
 
@@ -263,7 +300,7 @@ class _Limits:
         """
         turns: dict[str, list[range]] = {}
         self._dim, self._indexed, self._conversions = "", {}, {}
-        for level, operand, near in self._compared:
+        for level, operand, _, near in self._compared:
             self.found, self._conversions = {}, {}
             self._hold(level, operand, near)
             for name, limit in (self.found | self._conversions).items():
@@ -271,8 +308,8 @@ class _Limits:
         return turns
 
     @property
-    def _compared(self) -> Iterator[tuple[int, Operand, Limit]]:
-        """Values that are compared, and what is close to what they are compared with.
+    def _compared(self) -> Iterator[tuple[int, Operand, Operand, Limit]]:
+        """Values that are compared, with what, and what is close to that.
 
         Of two of which nothing is known either is close to some numbers.
         """
@@ -283,10 +320,10 @@ class _Limits:
                 continue
             known = [self._range(level, o) for o in node.operands]
             both = [(n, n) for n in _ANCHORS] if known == [None, None] else []
-            for operand, other in zip(node.operands, known[::-1], strict=True):
-                close = both if other is None else [other]
-                for least, most in close:
-                    yield level, operand, Limit(least - 1, most + 2)
+            pairs = zip(node.operands, node.operands[::-1], known[::-1], strict=True)
+            for operand, other, near in pairs:
+                for least, most in both if near is None else [near]:
+                    yield level, operand, other, Limit(least - 1, most + 2)
 
     def _index(self, level: int, node: Apply) -> None:
         """What an index has to be within, if a node has one."""
@@ -360,9 +397,13 @@ class _Limits:
         where, node = self._made.get((level, value), (level, None))
         match node:
             case None:
+                if self._choosing and value in self._positions:
+                    self._conversions[_FOUND] = limit
                 self._input(value, limit)
             case Load():
                 self._hold(0, node.source, limit)
+            case Accumulate() if node.reduction is not None and not node.adds:
+                self._chosen(where, node.operand, limit)
             case Store() | Accumulate():
                 self._hold(where, node.operand, limit)
             case Apply():
@@ -390,6 +431,16 @@ class _Limits:
     def _within(self, level: int, node: Apply, limit: Limit) -> None:
         """Limit the operands of an operator, so that its result is within a limit."""
         op, operands = node.op, node.operands
+        if op.kind is Kind.LIBRARY:
+            self._conversions[_FOUND] = limit
+        elif op in (MAX, MIN):
+            self._chosen(level, operands[0], limit)
+        else:
+            self._within_elements(level, node, limit)
+
+    def _within_elements(self, level: int, node: Apply, limit: Limit) -> None:
+        """The same of what moves elements, or computes each of its own operands."""
+        op, operands = node.op, node.operands
         if op in (ADD, SUB):
             self._sum(level, operands, limit, -1 if op is SUB else 1)
         elif op is NEG:
@@ -399,13 +450,19 @@ class _Limits:
         elif op in _CONVERSIONS:
             self._conversions[_MADE] = limit
             self._hold(level, operands[0], limit)
-        elif op.kind is Kind.GATHER or op in (MAX, MIN):
+        elif op.kind is Kind.GATHER:
             self._hold(level, operands[0], limit)
         elif op.kind in (Kind.VIEW, Kind.CONCAT):
             for operand in operands:
                 self._hold(level, operand, limit)
         elif op.kind is Kind.ELEMENTWISE and op.truth is not Truth.COMPARES:
             self._by_number(level, op, operands, limit)
+
+    def _chosen(self, level: int, value: Operand, limit: Limit) -> None:
+        """Limit what one element is taken of, by its size."""
+        before, self._choosing = self._choosing, True
+        self._hold(level, value, limit)
+        self._choosing = before
 
     def _either(self, level: int, operands: Sequence[Operand], limit: Limit) -> None:
         """Operands of which one is chosen: what either of them may be made of."""
