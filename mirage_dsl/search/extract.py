@@ -14,9 +14,10 @@ real cost model come after, in `search.sizes`.
 Sums and differences commute, so sum(x - y) is also sum(x) - sum(y), which may be
 cheaper; but large sums may cancel where the small differences were accurate.  What is
 only equal in exact arithmetic fails the stability verdict later.  So it is with a
-product of a scaled operand, which is rounded, for a scaled product.  So of every
-configuration some structures that cancel and round no more than the program does are
-kept beside cheaper ones.
+product of a scaled operand, which is rounded, for a scaled product, and with what is
+scaled otherwise before it is compared.  So of every configuration some structures that
+cancel no more than the program does, and have its constants where it has them, are kept
+beside cheaper ones.
 """
 
 # Numba has no types for its decorators, nor for compiled functions; NumPy gives rows of
@@ -822,11 +823,12 @@ def multiplied(saturation: Saturation) -> Bools:
     return found[made]
 
 
-def moved_factors(saturation: Saturation) -> Bools:
-    """Edges that scale an operand of a product, where the program does not."""
+def moved_constants(saturation: Saturation) -> Bools:
+    """Edges that constants enter, where they enter none of the program's values."""
     made = saturation.key[saturation.edges[:, 0]]
     own = np.isin(made, np.array(saturation.program_keys, made.dtype))
-    return entered_by_constants(saturation) & multiplied(saturation) & ~own
+    own |= saturation.edges[:, 1] == CONSTANT
+    return entered_by_constants(saturation) & ~own
 
 
 def accurate_ones(
@@ -841,7 +843,7 @@ def accurate_ones(
         found: The cheapest DAGs of a configuration.
         accurate: What they are of without moved edges; asked for if need be.
         costs: Of its edges.
-        moved: Which edges are moved differences, or moved factors.
+        moved: Which edges are moved differences, or what moved constants enter.
     """
     if not any(moved[list(c)].any() for c in found.chosen):
         return []

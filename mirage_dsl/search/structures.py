@@ -71,8 +71,8 @@ from mirage_dsl.search.extract import (
     cheapest,
     condense,
     entered_by_constants,
+    moved_constants,
     moved_differences,
-    moved_factors,
     multiplied,
     placeholder_tiles,
     work_of,
@@ -381,7 +381,7 @@ class _Search:
             # What is wanted at least may be had exactly.
             found = cheapest(part, costs, self.per_configuration, states)
         saturation = edges.saturation
-        moved = moved_differences(self.space, saturation) | moved_factors(saturation)
+        moved = moved_differences(self.space, saturation) | moved_constants(saturation)
 
         def accurate() -> Condensed | None:
             nodes = len(saturation.shape)
