@@ -240,6 +240,8 @@ def main(arguments: list[str] | None = None) -> None:
             names, options.limit, options.repeats, lambda f: _store(f, options.json)
         )
     _store(found, options.json)
+    # In the order of the file, from which the page can be made again.
+    found = json.loads(json.dumps(found, sort_keys=True))
     plot = None if options.plot is None else options.plot.name
     page = render(found, plot)
     if options.docs is not None:
