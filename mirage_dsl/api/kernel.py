@@ -123,7 +123,7 @@ class Options:
         effort: How long to search.
         budget_seconds: Time limit of a search.
         config: Further arguments of `superoptimize`, by name.
-        mugraph: A pinned μGraph, or its text, in place of a search.
+        mugraph: A pinned μGraph in place of a search.
         dynamic: Annotated dims that stay symbolic.
         overlap: Whether kernels may start before what is ahead of them has ended.
         backend: What runs it, by name.
@@ -132,7 +132,7 @@ class Options:
     effort: Effort | None = None
     budget_seconds: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    mugraph: KernelGraph | str | None = None
+    mugraph: KernelGraph | None = None
     dynamic: tuple[str, ...] = ()
     overlap: bool = False
     backend: str = DEFAULT_BACKEND
@@ -1359,17 +1359,18 @@ def kernel(
         ParseError: Its text is not in the language.
     """
     _check_settings(effort, budget_seconds, config or {})
+    pinned = None
     if mugraph is not None:
         from mirage_dsl.ir.text.parser import graph_of
 
-        graph_of(mugraph)
+        pinned = graph_of(mugraph)
     names: tuple[Any, ...] = (dynamic,) if isinstance(dynamic, str) else (*dynamic,)
     if not all(isinstance(name, str) for name in names):
         raise UnsupportedError(
             f"dynamic={dynamic!r}; expected names of annotated dims", user_location()
         )
     options = Options(
-        effort, budget_seconds, dict(config or {}), mugraph, names, overlap
+        effort, budget_seconds, dict(config or {}), pinned, names, overlap
     )
     if function is None:
 

@@ -458,12 +458,19 @@ CONSTANTS = (type(None), bool, int, float, str)
 
 def is_symbol(value: object) -> bool:
     """Whether a value is one of few, with a name: a format, a device, a member."""
+    if isinstance(value, type):
+        return issubclass(value, np.generic)
+    return _has_symbols(type(value))
+
+
+@functools.lru_cache(maxsize=256)
+def _has_symbols(kind: type) -> bool:
+    """Whether values of a type are symbols; asked for each container of a call."""
     torch = sys.modules.get("torch")
     of_torch: tuple[type, ...] = ()
     if torch is not None:
         of_torch = torch.dtype, torch.device, torch.layout, torch.memory_format
-    of_numpy = isinstance(value, type) and issubclass(value, np.generic)
-    return of_numpy or isinstance(value, (Enum, DType, np.dtype, *of_torch))
+    return issubclass(kind, (Enum, DType, np.dtype, *of_torch))
 
 
 def is_constant(value: object) -> bool:

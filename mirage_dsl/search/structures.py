@@ -280,9 +280,10 @@ class _Search:
         words = edge_words(saturation)
         drawings = Drawings(self.space, saturation, group[0].loop)
         edges = Edges.of(self.space, saturation)
+        moved = moved_differences(self.space, saturation) | moved_constants(saturation)
         for configuration in self.worthwhile(saturation, group, result):
             look()
-            self.extract(drawings, edges, words, configuration, result)
+            self.extract(drawings, edges, words, moved, configuration, result)
 
     def worthwhile(
         self,
@@ -327,6 +328,7 @@ class _Search:
         drawings: Drawings,
         edges: Edges,
         words: Words,
+        moved: Bools,
         configuration: Configuration,
         result: StructureSet,
     ) -> None:
@@ -334,14 +336,13 @@ class _Search:
         saturation = drawings.saturation
         began = time.perf_counter()
         result.count({"configurations": 1})
-        alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
-        alive &= ~_read_joined(saturation, alive)
+        alive = self.usable(saturation, configuration)
         nodes = len(saturation.shape)
         part = condense(saturation.edges, nodes, alive, saturation.roots)
         if part is None:
             result.spend("extract", began)
             return
-        found, accurate = self.cheap(edges, configuration, part, alive)
+        found, accurate = self.cheap(edges, configuration, part, alive, moved)
         result.spend("extract", began)
         result.complete &= found.exact and not part.cyclic
         result.count(
@@ -364,12 +365,18 @@ class _Search:
         result.count({"structures": len(best)})
         result.spend("reconstruct", began)
 
+    def usable(self, saturation: Saturation, configuration: Configuration) -> Bools:
+        """The edges that a configuration allows."""
+        alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
+        return alive & ~_read_joined(saturation, alive)
+
     def cheap(
         self,
         edges: Edges,
         configuration: Configuration,
         part: Condensed,
         alive: Bools,
+        moved: Bools,
     ) -> tuple[Extraction, list[tuple[tuple[int, ...], float]]]:
         """The cheapest DAGs of a configuration, and those that are as accurate."""
         tiles = placeholder_tiles(self.space, configuration)
@@ -381,7 +388,6 @@ class _Search:
             # What is wanted at least may be had exactly.
             found = cheapest(part, costs, self.per_configuration, states)
         saturation = edges.saturation
-        moved = moved_differences(self.space, saturation) | moved_constants(saturation)
 
         def accurate() -> Condensed | None:
             nodes = len(saturation.shape)
