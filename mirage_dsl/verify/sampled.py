@@ -23,12 +23,15 @@ still has to meet the last one.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Dim, Scalar
@@ -68,8 +71,8 @@ from mirage_dsl.ir.maps import (
     partial_base,
     products,
 )
-from mirage_dsl.ir.walk import applications, live, operands_of
-from mirage_dsl.ops.definition import AttributeKind, Kind
+from mirage_dsl.ir.walk import applications, depending, live, operands_of
+from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.algebra import Order, Residue, ResidueAlgebra, ResidueDomain
 from mirage_dsl.verify.certificate import Sampled
@@ -95,6 +98,8 @@ Extents = Mapping[str, int]
 
 _MARKED = 1 << 20
 """Indices up to which marking them is quicker than sorting."""
+_MOST_PLACES = 16
+"""Numbers beside which integers turn of which a thinned dim keeps the neighbours."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,15 @@ class Thinning:
             for split in block.grid
             if (graph.extent_of[split.dim] or 0) > self.longest
         }
-        return replace(self, places=tuple(sorted(tiles)))
+        return self._also_at(tiles)
+
+    def at_turns(self, turns: AllTurns) -> Thinning:
+        """The thinning that also keeps what indices are drawn beside turns."""
+        beside = [r[len(r) // 2] for some in turns.inputs for r in some if r]
+        return self._also_at({t for t in beside[:_MOST_PLACES] if t >= 0})
+
+    def _also_at(self, places: set[int]) -> Thinning:
+        return replace(self, places=tuple(sorted(places.union(self.places))))
 
     def of_dims(self, graph: KernelGraph, extents: Extents) -> Region:
         """The elements that are left of each thinned dim of a graph.
@@ -165,8 +178,11 @@ class Thinning:
         for view in products(graph):
             if not found.keys().isdisjoint((view.whole, *view.factors)):
                 raise UnsupportedError(f"a long dim is part of {view.whole}, or is it")
+        placed = _of_positions(graph)
         for node in views:
-            cuts = node.op.kind is not Kind.VIEW or "start" in dict(node.attrs)
+            cuts = node.op.kind is Kind.CONCAT or "start" in dict(node.attrs)
+            # Data can be drawn so that they index what is left.
+            cuts |= node.op.kind is Kind.GATHER and node.values[1] in placed
             if cuts and not found.keys().isdisjoint(_viewed_dims(node)):
                 raise UnsupportedError(
                     f"{node.result} takes a part of a long dim, or joins it to another"
@@ -216,6 +232,27 @@ def _numbers_of_parts(graph: KernelGraph) -> dict[str, tuple[str, BlockGraph]]:
     }
 
 
+def _of_positions(graph: KernelGraph) -> set[str]:
+    """The values of all levels that depend on positions."""
+    found = depending(graph.nodes, (index.name for index in graph.indices))
+    inside: set[str] = set()
+    for block in graph.blocks:
+        loaded = (load.result for load in block.loads if load.source in found)
+        inside |= depending(block.made, loaded)
+    return found | inside
+
+
+def _indexed(graph: KernelGraph) -> dict[str, str]:
+    """By name, the dim that a value is an index of, or what an index is made of."""
+    found: dict[str, str] = {}
+    for node in reversed(graph.applies):
+        if node.op.kind is Kind.GATHER:
+            found[node.values[1]] = str(node.attr("dim"))
+        elif node.result in found:
+            found |= {v: found[node.result] for v in node.values if v not in found}
+    return found
+
+
 def _counted_extents(graph: KernelGraph, extents: Extents, thinned: Region) -> Extents:
     """The extents by which constants are made where some dims are thinned.
 
@@ -255,7 +292,7 @@ def _operand_regions(
     whole = {d: _all_of(d, extents, thinned) for d in node.across}
     if node.op.kind is Kind.GATHER:
         gathered = str(attrs["dim"])
-        whole[gathered] = np.arange(extents[gathered])
+        whole[gathered] = _all_of(gathered, extents, thinned)
     return [{d: whole[d] if d in whole else region[d] for d in own} for own in names]
 
 
@@ -543,22 +580,43 @@ _MOST_WORK = 1e8
 elements along each axis may take, what several may, and what one may."""
 _MOST_ELEMENTS = 8e6
 """Elements of all values together, over all fields: 64 MB."""
+
+
+class _Way(NamedTuple):
+    """How much is compared.
+
+    Attributes:
+        along: Elements along each axis of an output.
+        points: Points beside them, of axes that positions are of.
+        longest: The longest extent that is not thinned.
+        width: How many elements the others keep at a place.
+        most: The work.
+    """
+
+    along: int
+    points: int
+    longest: int
+    width: int
+    most: float
+
+
 _WAYS = (
-    (3, 64, 1 << 16, 192, _LITTLE_WORK),
-    (3, 16, 1 << 16, 192, _LITTLE_WORK),
-    (3, 4, 1 << 16, 192, _MUCH_WORK),
-    (3, 0, 1 << 16, 192, _MUCH_WORK),
-    (2, 0, 1 << 16, 192, _MUCH_WORK),
-    (1, 0, 1 << 16, 192, _MOST_WORK),
-    (3, 0, 1 << 10, 192, _MUCH_WORK),
-    (1, 0, 1 << 10, 192, _MUCH_WORK),
-    (1, 0, 1 << 5, 8, _MOST_WORK),
+    _Way(3, 64, 1 << 16, 192, _LITTLE_WORK),
+    _Way(3, 16, 1 << 16, 192, _LITTLE_WORK),
+    _Way(3, 4, 1 << 16, 192, _MUCH_WORK),
+    _Way(3, 0, 1 << 16, 192, _MUCH_WORK),
+    _Way(2, 0, 1 << 16, 192, _MUCH_WORK),
+    _Way(1, 0, 1 << 16, 192, _MOST_WORK),
+    _Way(3, 0, 1 << 10, 192, _MUCH_WORK),
+    _Way(1, 0, 1 << 10, 192, _MUCH_WORK),
+    _Way(1, 0, 1 << 5, 8, _MOST_WORK),
 )
-"""Elements along each axis of an output; points beside them, of axes that positions are
-of; the longest extent that is not thinned, and how many elements the others keep at a
-place; the work.  Best first."""
+"""Best first."""
+_WAY_OF_INTEGERS = _Way(3, 64, 1 << 5, 8, _LITTLE_WORK)
+"""Beside one of these that leaves no time for draws of many integers."""
 _ATTEMPTS = 4
-_MOST_DRAWS = 48
+_MOST_DRAWS = 96
+"""Where integers turn, of which one row may hide behind its root in most draws."""
 _DRAWS_OF_ROOTS = 2
 """How often as many there are as it takes without roots of non-squares, which hide
 where elements differ."""
@@ -591,20 +649,40 @@ def compare_samples(
         return Sampled(reason="symbolic extents")
     sampling = replace(sampling, turns=turns_of(program, candidate))
     compared = any(sampling.turns.inputs)
-    for count, points, longest, width, most in _WAYS:
-        if points and not program.indices and not compared:
+    for way in _WAYS:
+        if way.points and not program.indices and not compared:
             continue
         look()
-        thinning = Thinning(longest, width, sampling.seed).at_parts(candidate)
-        _require_same_dims(candidate, program, thinning)
-        how = thinning, count, points, compared
-        ours, fields = _program_side(program, *how), len(sampling.chain)
-        if _is_too_much(ours, fields, most):
-            continue
-        theirs = _Side(candidate, ours.axes, thinning)
-        if not _is_too_much(theirs, fields, most):
-            return _compared(program, theirs, sampling, *how)
-    return Sampled(reason="one element takes too many operations")
+        found = _compared_by(candidate, program, sampling, way)
+        if found is not None:
+            break
+    else:
+        return Sampled(reason="one element takes too many operations")
+    if not compared or found.difference or way.most <= _LITTLE_WORK:
+        return found
+    # There was no time for as many draws as integers take.
+    with contextlib.suppress(UnsupportedError):
+        more = _compared_by(candidate, program, sampling, _WAY_OF_INTEGERS)
+        if more is not None and (more.difference or not found.elements):
+            return more
+    return found
+
+
+def _compared_by(
+    candidate: KernelGraph, program: KernelGraph, sampling: Sampling, way: _Way
+) -> Sampled | None:
+    """What a comparison of so many elements comes to; None if it takes too much."""
+    thinning = Thinning(way.longest, way.width, sampling.seed).at_parts(candidate)
+    thinning = thinning.at_turns(sampling.turns)
+    _require_same_dims(candidate, program, thinning)
+    how = thinning, way.along, way.points, any(sampling.turns.inputs)
+    ours, fields = _program_side(program, *how), len(sampling.chain)
+    if _is_too_much(ours, fields, way.most):
+        return None
+    theirs = _Side(candidate, ours.axes, thinning)
+    if _is_too_much(theirs, fields, way.most):
+        return None
+    return _compared(program, theirs, sampling, *how)
 
 
 def _is_too_much(side: _Side, fields: int, most: float) -> bool:
@@ -641,11 +719,12 @@ def _compared(
     compared: bool,
 ) -> Sampled:
     how = thinning, count, points, compared
+    drawing = _program_side(program, *how).drawing
     needed = _draws(candidate, sampling)
-    equal = Sampled(reason="roots of non-squares or divisions by zero in every draw")
-    for attempt in range(_ATTEMPTS + needed - 1):
+    done, missing = 0.0, [np.ones((), np.bool_)] * len(candidate.axes)
+    for attempt in range(_MOST_DRAWS if needed > 1 else _ATTEMPTS):
         ours = _program_outputs(program, sampling, *how, attempt)
-        theirs = candidate.outputs(sampling, CANDIDATE, attempt, _limits(program))
+        theirs = candidate.outputs(sampling, CANDIDATE, attempt, drawing)
         if invalid_trials(ours).any():
             continue
         if invalid_trials(theirs).any():
@@ -653,14 +732,13 @@ def _compared(
         place = _difference(ours, theirs, candidate.axes)
         if place is not None:
             return Sampled(difference=place)
-        if any(differences(a, b).any() for a, b in zip(ours, theirs, strict=True)):
-            continue
-        elements = sum(v.top.size for v in ours)
-        equal = Sampled(elements=elements, thinned=bool(candidate.thinned))
-        needed -= 1
-        if needed <= 0:
-            break
-    return equal
+        hidden = [differences(a, b) for a, b in zip(ours, theirs, strict=True)]
+        missing = [m & h for m, h in zip(missing, hidden, strict=True)]
+        elements = sum(h.size for h in hidden)
+        done += 1 - sum(int(h.sum()) for h in hidden) / elements
+        if done >= needed and not any(m.any() for m in missing):
+            return Sampled(elements=elements, thinned=bool(candidate.thinned))
+    return Sampled(reason="roots of non-squares or divisions by zero in every draw")
 
 
 def _draws(side: _Side, sampling: Sampling) -> int:
@@ -672,7 +750,7 @@ def _draws(side: _Side, sampling: Sampling) -> int:
         if turns and item.name in regions:
             drawn = math.prod(len(i) for i in regions[item.name].values())
             most = max(most, -(-_DRAWS_OF_ROOTS * elements_of(turns) // drawn))
-    return min(most, _MOST_DRAWS)
+    return min(most, _MOST_DRAWS // 2)
 
 
 @lru_cache(maxsize=2 * _MOST_DRAWS)
@@ -687,13 +765,7 @@ def _program_outputs(
 ) -> tuple[Residue, ...]:
     """A program's sampled elements, which its candidates share."""
     side = _program_side(program, thinning, count, points, compared)
-    return side.outputs(sampling, PROGRAM, attempt, _limits(program))
-
-
-def _limits(program: KernelGraph) -> list[Limit | None]:
-    """How far the indices in each input of the program may go."""
-    found = index_limits(program)
-    return [found.get(item.name) for item in program.inputs]
+    return side.outputs(sampling, PROGRAM, attempt, side.drawing)
 
 
 @lru_cache(maxsize=4 * len(_WAYS))
@@ -814,6 +886,21 @@ def _between(
     return index
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """How the integers of an input are drawn.
+
+    Attributes:
+        limit: How far the indices in it may go.
+        left: What is left of the dim of which it has indices; None for all.
+        extent: Of that dim.
+    """
+
+    limit: Limit | None = None
+    left: IntArray | None = None
+    extent: int = 0
+
+
 class _Side:
     """One graph, and what of it is computed."""
 
@@ -832,14 +919,25 @@ class _Side:
         self.demands = Demands(graph, self.extents, regions, self.thinned)
         self.counts = _counted_extents(graph, self.extents, self.thinned)
 
+    @cached_property
+    def drawing(self) -> tuple[Drawing, ...]:
+        """How each input of this graph, which is a program, is drawn."""
+        limits, indexed = index_limits(self.graph), _indexed(self.graph)
+        found: list[Drawing] = []
+        for item in self.graph.inputs:
+            dim = indexed.get(item.name, "")
+            left, extent = self.thinned.get(dim), self.extents.get(dim, 0)
+            found.append(Drawing(limits.get(item.name), left, extent))
+        return tuple(found)
+
     def outputs(
         self,
         sampling: Sampling,
         side: int,
         attempt: int,
-        limits: Sequence[Limit | None],
+        drawing: Sequence[Drawing],
     ) -> tuple[Residue, ...]:
-        """The sampled elements of every output, of indices up to limits."""
+        """The sampled elements of every output, given how integers are drawn."""
         rng = np.random.default_rng([sampling.seed, attempt, 41])
         trials = draw_trials(sampling.chain, 1, rng)
         keys = rng.integers(0, 2**62, (len(self.graph.inputs), trials.fields))
@@ -854,12 +952,13 @@ class _Side:
             turns=sampling.turns.made,
         )
         domain = ResidueDomain(algebra, reads_anything=side == CANDIDATE)
+        arrays = ThinnedArrays(domain, self.extents, self.thinned)
         values: dict[str, Named[Residue]] = {}
         turns = sampling.turns.inputs or ((),) * len(keys)
-        given = zip(self.graph.inputs, keys, limits, turns, strict=True)
-        for item, key, limit, beside in given:
+        given = zip(self.graph.inputs, keys, drawing, turns, strict=True)
+        for item, key, how, beside in given:
             if item.name in self.demands.regions:
-                values[item.name] = self._drawn(item, key, trials, limit, beside)
+                values[item.name] = self._drawn(item, key, trials, how, beside)
         for item in self.graph.indices:
             if item.name in self.demands.regions:
                 places = domain.algebra.positions(self._places(item)[0])
@@ -869,7 +968,7 @@ class _Side:
             if isinstance(node, BlockGraph):
                 values.update(self._block(node, values, domain))
             elif node.result in self.demands.regions:
-                values[node.result] = self._apply(node, values, NamedArrays(domain))
+                values[node.result] = self._apply(node, values, arrays)
         found = [self._picked(i, values) for i in range(len(self.axes))]
         return tuple(without_value(found) if self.graph.indices else found)
 
@@ -878,7 +977,7 @@ class _Side:
         item: Input,
         keys: IntArray,
         trials: Trials,
-        limit: Limit | None,
+        drawing: Drawing,
         turns: Turns = (),
     ) -> Named[Residue]:
         """An input: a random function of the index in the caller's tensor."""
@@ -886,7 +985,9 @@ class _Side:
         if not item.type.dtype.is_float:
             # Of the highest field, whose numbers are the most.
             words = fields.drawn(keys[-1], self._places(item), trials.primes[-1][0])
-            exact = of_words(item.type.dtype, words, limit, turns)
+            exact = of_words(item.type.dtype, words, drawing.limit, turns)
+            if drawing.left is not None:
+                exact = _left(exact, drawing.left, drawing.extent)
             algebra = ResidueAlgebra(trials, Order(), np.random.default_rng(0))
             return Named(algebra.whole(exact), names)
         region = self.demands.regions[item.name]
@@ -1051,6 +1152,59 @@ def _gathered(value: Residue, axis: int, places: IntArray) -> Residue:
     return value.each(lambda a: np.take(a, places, axis + 1))
 
 
+class ThinnedArrays(NamedArrays[Residue]):
+    """Operators on what is left of thinned dims.
+
+    Args:
+        domain: Of the elements.
+        extents: Of all dims, as they are in truth.
+        thinned: What is left.
+    """
+
+    def __init__(
+        self, domain: ResidueDomain, extents: Extents, thinned: Region
+    ) -> None:
+        super().__init__(domain)
+        self._extents, self._thinned = extents, thinned
+
+    def gather(
+        self, op: Operator, source: Named[Residue], index: Named[Residue], dim: str
+    ) -> Named[Residue]:
+        """The elements at the indices, each of which has to be left."""
+        kept, exact = self._thinned.get(dim), index.value.exact
+        if kept is not None and exact is not None:
+            index = self.masked(index, index.labels, 0.0)
+            exact = index.value.exact
+            assert exact is not None
+            places = _places_left(exact, kept, self._extents[dim])
+            index = replace(index, value=replace(index.value, exact=places))
+        return super().gather(op, source, index, dim)
+
+
+def _places_left(indices: NDArray[Any], kept: IntArray, extent: int) -> IntArray:
+    """Where, among the elements that are left, those are that have these indices.
+
+    Raises:
+        UnsupportedError: One of them is not left.
+    """
+    wanted = indices.astype(np.int64)
+    wanted = np.where(wanted < 0, wanted + extent, wanted)
+    inside = (wanted >= 0) & (wanted < extent)
+    places = np.searchsorted(kept, np.where(inside, wanted, 0))
+    if (kept[np.minimum(places, len(kept) - 1)] != np.where(inside, wanted, 0)).any():
+        raise UnsupportedError("an index is one of what is left out of a long dim")
+    return np.where(inside, places, len(kept))
+
+
+def _left(indices: NDArray[Any], kept: IntArray, extent: int) -> NDArray[Any]:
+    """Indices of elements that are left, in the place of those of others."""
+    wanted = indices.astype(np.int64)
+    inside = (wanted >= -extent) & (wanted < extent)
+    before = np.searchsorted(kept, np.where(inside, wanted % extent, 0), "right") - 1
+    found = kept[before] - np.where(wanted < 0, extent, 0)
+    return np.where(inside, found, wanted).astype(indices.dtype)
+
+
 class SampledBlock(BlockEvaluation[Residue]):
     """Evaluation of some blocks, and of some positions in their pieces."""
 
@@ -1061,7 +1215,8 @@ class SampledBlock(BlockEvaluation[Residue]):
         regions: Mapping[str, Region],
         counts: Mapping[str, int],
     ) -> None:
-        super().__init__(pieces.block, pieces.extents, NamedArrays(domain))
+        arrays = ThinnedArrays(domain, pieces.extents, pieces.thinned)
+        super().__init__(pieces.block, pieces.extents, arrays)
         self.domain = domain
         self.pieces, self.regions, self.counts = pieces, regions, counts
 

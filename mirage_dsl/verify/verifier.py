@@ -26,7 +26,7 @@ from typing import Any, SupportsIndex, TypeVar, get_args
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError, user_location
 from mirage_dsl.core.work import seconds_left, spread, until
-from mirage_dsl.ir.analysis.integers import numbers_of_found, turns_of
+from mirage_dsl.ir.analysis.integers import numbers_of_found, turn_elsewhere, turns_of
 from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named, evaluate_numpy
@@ -576,6 +576,7 @@ class _Verification:
         printed = (
             self._left_out()
             or self._of_found(fields[0].shrunk)
+            or (None if sampled.elements else self._of_indices(fields[0].shrunk))
             or self._printed(fields[-1], reading)
         )
         if printed is not None:
@@ -648,6 +649,15 @@ class _Verification:
         return (
             "could not decide: positions that data choose, as of a largest element, "
             "are compared with other numbers than in the program"
+        )
+
+    def _of_indices(self, shrunk: Shrunk) -> str | None:
+        """What is said of indices, where no draw at the true extents was compared."""
+        if not turn_elsewhere(shrunk.program, shrunk.candidate):
+            return None
+        return (
+            "could not decide: what is indexed by an input is told by other numbers "
+            "than in the program, and no elements could be compared at the true extents"
         )
 
     def _printed(self, where: Field, reading: Reading) -> str | None:

@@ -121,6 +121,52 @@ def test_turns_lie_in_the_format_and_inside_of_what_is_indexed() -> None:
     assert turns_of(made, graph("of floats", 7)).made == (range(6, 9), range(99, 102))
 
 
+def embedded(ids: Any, w: Any, g: Any) -> Any:
+    """Two norms of rows, most of which are the last that may be picked."""
+    x = torch.nn.functional.rms_norm(w[ids.clamp(max=99)], g.shape, g)
+    return torch.nn.functional.rms_norm(x, g.shape, g)
+
+
+def masked(ids: Any, w: Any, g: Any) -> Any:
+    x = torch.where((ids < 100)[:, None], w[ids], 0)
+    return torch.nn.functional.rms_norm(x, g.shape, g, 1e-6)
+
+
+@pytest.mark.parametrize("rows", [1000, 128256])
+@pytest.mark.parametrize(
+    ("function", "number", "other"),
+    [(embedded, ", 99\n", ", 98\n"), (masked, ", 100\n", ", 101\n")],
+)
+def test_indices_of_long_tables_under_roots(
+    function: Any, number: str, other: str, rows: int
+) -> None:
+    """Of a long table only rows are left that are picked."""
+    program = mirage.kernel(function).trace(
+        mirage.spec((256,), "int64"),
+        mirage.spec((rows, 512), "float16"),
+        mirage.spec((512,), "float16"),
+    )
+    text = to_text(program)
+    assert text.count(number) == 1
+    for seed in range(4):
+        assert mirage.verify(program, program, seed=seed).ok
+        wrong = mirage.verify(text.replace(number, other), program, seed=seed)
+        assert not wrong.ok
+
+
+def test_indices_at_sizes_that_no_draw_compares() -> None:
+    """Of a symbolic table small sizes do not have the rows at which an index turns."""
+    text = (
+        "mirage 1\n\nmugraph f(w: f16[v, k], ids: i64[n]) -> f16[n, k]"
+        " where v = ?, n = ?, k = 24 {\n"
+        " i = minimum ids, 999\n y = gather w, i dim(v)\n return y\n}\n"
+    )
+    assert mirage.verify(text, text).ok
+    wrong = mirage.verify(text.replace("999", "998"), text)
+    assert not wrong.ok
+    assert "other numbers" in wrong.reason
+
+
 FOUND: dict[str, tuple[Any, str, str]] = {
     "argmax": (lambda x: (x.argmax(-1) == 5).float(), ", 5\n", ", 6\n"),
     "a clamp": (lambda x: x.argmin(-1).clamp(max=7), ", 7\n", ", 8\n"),

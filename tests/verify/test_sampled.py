@@ -67,7 +67,8 @@ def test_samples_are_elements_of_the_whole(case: Any, ragged: bool) -> None:
     sampling = Sampling(chain, 3, False, Reading())
     axes = sampled.sample_axes(small.program, WHOLE, 2)
     side = sampled._Side(small.candidate, axes, WHOLE)
-    found = side.outputs(sampling, 1, 0, sampled._limits(small.program))
+    drawing = sampled._Side(small.program, axes, WHOLE).drawing
+    found = side.outputs(sampling, 1, 0, drawing)
     for output, whole, indices in zip(
         found, whole_of(small, sampling), axes, strict=True
     ):

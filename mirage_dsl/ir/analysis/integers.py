@@ -199,6 +199,19 @@ def turns_of(program: KernelGraph, candidate: KernelGraph) -> AllTurns:
     )
 
 
+def turn_elsewhere(program: KernelGraph, candidate: KernelGraph) -> bool:
+    """Whether indices turn beside other numbers in a candidate than in its program.
+
+    Extents have to be known.
+    """
+    limits = index_limits(program)
+    both = zip(_turns(program).inputs, _turns(candidate).inputs, strict=True)
+    return any(
+        item.name in limits and set(ours) != set(theirs)
+        for item, (ours, theirs) in zip(program.inputs, both, strict=True)
+    )
+
+
 def numbers_of_found(graph: KernelGraph) -> frozenset[range]:
     """Beside which numbers positions turn that data choose, as of the largest element.
 
