@@ -107,7 +107,8 @@ def _say_beside_what(parser: argparse.ArgumentParser) -> None:
         choices=PEERS,
         default=usual,
         metavar="PEER",
-        help=f"of {', '.join(PEERS)}; those that are not installed are left out "
+        help=f"of {', '.join(PEERS)}; those that are not installed are left out, "
+        "and eager is always there, since right is what is as near to float64 as it is "
         f"(default: all but {', '.join(SLOW_PEERS)}, which tunes for minutes)",
     )
     parser.add_argument(

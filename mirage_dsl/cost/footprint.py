@@ -11,7 +11,7 @@ from it; registers hold accumulators and the tiles that are live at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -556,6 +556,28 @@ def resources(footprint: Footprint, live: Live | None = None) -> Resources:
     return Resources(
         shared, registers, largest, np.where(fits, resident, 0.0), too_much
     )
+
+
+def never_fits(
+    made: Iterable[TensorType],
+    split: AbstractSet[str],
+    extents: Mapping[str, int | None],
+    hardware: Hardware,
+) -> bool:
+    """Whether a computed tile has more words than registers, at any sizes of tiles.
+
+    Args:
+        made: The types of what is computed, element by element or as a product.
+        split: The dims that tiles may have single elements of.
+        extents: Of all dims.
+        hardware: The GPU.
+    """
+    limit = hardware.architecture.registers_per_sm * max(1.0, hardware.register_share)
+    for item in made:
+        whole = (extents.get(name) or 1 for name in item.names if name not in split)
+        if math.prod(whole) * min(item.dtype.itemsize, 4) / 4 >= limit:
+            return True
+    return False
 
 
 def _shared_bytes(footprint: Footprint) -> Numbers:

@@ -614,6 +614,16 @@ def block_types(
     return dict(known[1])
 
 
+def keep_block_types(
+    block: BlockGraph,
+    outer: Mapping[str, TensorType],
+    types: Mapping[str, TensorType],
+) -> None:
+    """Spare `block_types` a block whose types somebody inferred while making it."""
+    given = tuple(outer.get(s) for s in block.sources)
+    block.__dict__["_block_types"] = given, dict(types)
+
+
 def _block_types(
     block: BlockGraph, outer: Mapping[str, TensorType]
 ) -> dict[str, TensorType]:

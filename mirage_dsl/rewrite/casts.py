@@ -43,7 +43,7 @@ from mirage_dsl.ir.graph import (
     RunningMax,
     Store,
 )
-from mirage_dsl.ir.infer import block_node_type, kernel_types
+from mirage_dsl.ir.infer import block_node_type, keep_block_types, kernel_types
 from mirage_dsl.ir.walk import bypassed, users, with_operands, with_returned
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, ROUNDINGS
@@ -72,7 +72,9 @@ def insert_casts(
     caster = _Caster(block, outer, unfused or {})
     for node in block.nodes:
         caster.add(node)
-    return replace(block, nodes=tuple(caster.nodes))
+    made = replace(block, nodes=tuple(caster.nodes))
+    keep_block_types(made, outer, caster.types)
+    return made
 
 
 class _Caster:

@@ -36,6 +36,7 @@ CUTS = (
     "abstract expression",
     "joined values",
     "loops that only join",
+    "tiles beyond registers",
     "lowering",
     "shared memory",
     "registers",

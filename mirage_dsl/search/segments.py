@@ -19,9 +19,10 @@ from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import GRID_AXES, Hardware
-from mirage_dsl.core.types import Axis, f64
+from mirage_dsl.core.types import Axis, TensorType, f64
 from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import least_microseconds, library_kernel
+from mirage_dsl.cost.footprint import never_fits
 from mirage_dsl.ir.analysis.layouts import with_channels_last
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import (
@@ -356,7 +357,14 @@ class SegmentSearch:
         self, task: Sizing, family: Sequence[BlockGraph], plans: Sequence[Plan]
     ) -> list[Plan]:
         outer = kernel_types(replace(task.segment, returns=()))
-        graph = one_kernel(task.segment, insert_casts(family[0], outer))
+        cast = insert_casts(family[0], outer)
+        kept = self._with_room(task.segment, cast, block_types(cast, outer), family)
+        if not kept:
+            return []
+        if kept[0] is not family[0]:
+            cast = on_grid(cast, kept[0].grid)
+        family = kept
+        graph = one_kernel(task.segment, cast)
         if task.unshifted:
             graph = stabilise(graph)
         if graph is None:
@@ -384,6 +392,41 @@ class SegmentSearch:
             for sized in found
             for s in sized
         ]
+
+    def _with_room(
+        self,
+        segment: KernelGraph,
+        cast: BlockGraph,
+        types: Mapping[str, TensorType],
+        family: Sequence[BlockGraph],
+    ) -> Sequence[BlockGraph]:
+        """The structures of a family of which no tile is too large at any sizes.
+
+        Where elements are picked, a thread holds those that it reads and no tiles; and
+        a part of a dim that views make is not told by what is split.
+
+        Args:
+            segment: What they compute.
+            cast: The first one, with casts.
+            types: Of its values.
+            family: All.
+        """
+        if segment.indices or not all(map(_keeps_dims, cast.applies)):
+            return family
+        tiles = {
+            types[n.result]
+            for n in cast.applies
+            if n.op.kind in (Kind.ELEMENTWISE, Kind.CONTRACTION)
+        }
+        kept = [
+            block
+            for block in family
+            if not never_fits(
+                tiles, {s.dim for s in block.splits}, segment.extent_of, self.hardware
+            )
+        ]
+        self.ledger.cut["tiles beyond registers"] += len(family) - len(kept)
+        return kept
 
     def _beside(self, graph: KernelGraph, inside: AbstractSet[str]) -> float:
         """The estimate in µs of what a one-kernel μGraph leaves to the library."""
@@ -807,6 +850,12 @@ def _bounded(graph: KernelGraph, block: BlockGraph) -> BlockGraph:
     """
     made = REWRITES["skip-tiles"](_with_block(graph, block))
     return replace(block, bounds=made.blocks[0].bounds)
+
+
+def _keeps_dims(node: Apply) -> bool:
+    """Whether a node picks no elements, and makes no dim of others."""
+    casts = "dtype" in node.op.attributes
+    return casts or node.op.kind not in (Kind.VIEW, Kind.CONCAT, Kind.GATHER)
 
 
 def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:

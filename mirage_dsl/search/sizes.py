@@ -521,6 +521,8 @@ class _Sweep:
             room = resources(footprint)
             self._count(room)
             fits = np.flatnonzero(room.feasible)
+            if not len(fits):
+                continue
             cost = block_cost(footprint.take(fits), self.inside, room.take(fits))
             seconds[index[fits]] = cost.seconds
         fits = np.flatnonzero(np.isfinite(seconds))

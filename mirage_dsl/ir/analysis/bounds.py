@@ -30,7 +30,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, parts
-from mirage_dsl.ir.walk import makers, operands_of
+from mirage_dsl.ir.walk import live, makers, operands_of
 from mirage_dsl.ops.definition import Axes, Kind, Operator, Term
 from mirage_dsl.ops.table import (
     DIV,
@@ -41,6 +41,7 @@ from mirage_dsl.ops.table import (
     MINIMUM,
     MUL,
     ROWSHIFT,
+    SQUARE,
     SUB,
     shift_rows,
 )
@@ -741,10 +742,8 @@ class GraphBounds:
 
     def _block(self, number: int, block: BlockGraph) -> None:
         walk = self._walk(block_types(block, self._types))
-        for node in block.made:
-            walk.note(node.result, self._of_node(node, block, walk))
-        # Sums of squares may come after what they bound: then go round again.
-        for node in block.made if walk.squares else ():
+        # Sums of squares may come after what they bound: so they come first.
+        for node in (*live(block.made, _sums_of_squares(block)), *block.made):
             walk.note(node.result, self._of_node(node, block, walk))
         self.blocks[number] = walk.bounds
         for store in block.stores:
@@ -777,6 +776,20 @@ class GraphBounds:
                 return _reduced(node.reduction, walk.bounds[node.operand])
             case Accumulate() | RunningMax():
                 return only_numbers(walk.bounds[node.operand])
+
+
+def _sums_of_squares(block: BlockGraph) -> list[str]:
+    """The sums of squares of values."""
+    squares = {
+        n.result
+        for n in block.applies
+        if n.op is SQUARE or (n.op is MUL and n.operands[0] == n.operands[1])
+    }
+    return [
+        n.result
+        for n in block.applies
+        if n.op.kind is Kind.REDUCTION and n.op.adds and n.values[0] in squares
+    ]
 
 
 def _reduced(op: Operator, bound: Bound) -> Bound:
