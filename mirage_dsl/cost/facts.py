@@ -1144,6 +1144,16 @@ class BlockFacts:
         return tuple(side for own in sides for side in own)
 
     @cached_property
+    def copies_words(self) -> bool:
+        """Whether a loop may read rows that begin at single words of four bytes."""
+        loads = self.plain.tables.loads
+        if not loads.runs.size or self.products:
+            return False
+        innermost = self.plain.tables.extents[:, 0][loads.runs[:, 0]]
+        odd = (innermost % 2 == 1) & (innermost > 1)
+        return bool((odd & (loads.itemsize == 4)[:, 0] & loads.looped[:, 0]).any())
+
+    @cached_property
     def matrix_dims(self) -> frozenset[str]:
         """Names of dims that are part of a side of some product, no batch dims."""
         return frozenset(d.name for side in self.sides for d in side)

@@ -487,6 +487,9 @@ LONGEST = 4096
 SHORTEST = 64
 """Parts of fewer elements say little less than their elements do."""
 
+WHOLE = 4
+"""Elements of which parts are whole multiples, where they can be."""
+
 
 @dataclass(frozen=True)
 class InParts:
@@ -592,6 +595,16 @@ def in_parts(program: KernelGraph, longest: int = LONGEST) -> InParts | None:
         return None
     found = _PartsWriter(program, squares, part).found()
     return None if found is None or check(found.program) else found
+
+
+def _divisor(extent: int, most: int) -> int:
+    """The largest divisor up to `most`; one that is whole words of memory, if any is.
+
+    Where all rows begin in the middle of a sector, loads and stores are of few bytes.
+    """
+    found = [n for n in range(min(most, extent), 1, -1) if extent % n == 0]
+    whole = [n for n in found if n % WHOLE == 0 and n >= SHORTEST]
+    return (whole or found or [1])[0]
 
 
 def row_length(program: KernelGraph) -> int:
@@ -716,8 +729,7 @@ class _Places:
                 inner.append(dim)
                 length *= extent
                 continue
-            most = longest // length
-            some = next((n for n in range(most, 1, -1) if extent % n == 0), 1)
+            some = _divisor(extent, longest // length)
             if some > 1 and self._may_cut(dim):
                 cut = self._cut(dim, extent // some, some)
                 inner.append(cut.parts[1])

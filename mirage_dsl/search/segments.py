@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice, product
+from itertools import islice
 from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
@@ -48,7 +48,7 @@ from mirage_dsl.rewrite.layouts import flattened
 from mirage_dsl.rewrite.loops import scanned_in_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sinking import with_gathers_given
-from mirage_dsl.rewrite.sums import in_parts, row_length
+from mirage_dsl.rewrite.sums import InParts, in_parts, row_length
 from mirage_dsl.rewrite.windows import alone, in_place, pools, with_windows
 from mirage_dsl.search.budget import Budget, SearchBudget
 from mirage_dsl.search.memo import Memo, names_of, normal_text, renamed
@@ -89,6 +89,9 @@ MOST_PAIRS = 16
 LONGEST_HELD = 32768
 """Elements of a row that no block holds with what is made of it: half the registers of
 a multiprocessor.  Where its variance can be had in parts, no kernel of it is sought."""
+FAR_FROM_LEAST = 1.25
+"""Where the kernel that combines variances of parts takes more than so often the least
+that its bytes take, they are combined by a kernel ahead of it."""
 PART_LENGTHS = (4096, 16384)
 """Elements that parts of a row have at most: what a block of few warps holds; where
 that gives no plans, what there are fewer of to read for blocks that combine them."""
@@ -480,11 +483,12 @@ class SegmentSearch:
     def _add_in_parts(
         self, segment: KernelGraph, inside: AbstractSet[str], plans: list[Plan]
     ) -> None:
-        """Append plans of two kernels, the first of which has the variances of parts.
+        """Append plans of kernels, the first of which has the variances of parts.
 
-        Not where no two kernels could be better than a plan that is there, or where
-        that is less accurate than the verdict of verification allows; nor of products,
-        whose sums would have two dims.
+        The second combines them, or that is a kernel between the two.  Not where no two
+        kernels could be better than a plan that is there, or where that is less
+        accurate than the verdict of verification allows; nor of products, whose sums
+        would have two dims.
         """
         if any(n.op.kind is Kind.CONTRACTION for n in segment.applies):
             return
@@ -493,29 +497,47 @@ class SegmentSearch:
         }
         for rows in forms.values():
             cutter = Cutter(rows.program)
-            ahead = [n for n in cutter.order if n.result in rows.first]
-            behind = [n for n in cutter.order if n.result not in rows.first]
-            first, second = cutter.segment(ahead), cutter.segment(behind)
-            there = cutter.made_before(second, self.hardware.l2_bytes / 2) | inside
-            least = least_microseconds(first, inside, self.hardware)
-            least += least_microseconds(second, there, self.hardware)
+            two, three = (
+                [self._told_before(cutter, part, inside) for part in parts]
+                for parts in _parts_of(cutter, rows)
+            )
+            least = [least_microseconds(*s, self.hardware) for s in two]
             best = min((p.microseconds for p in plans), default=math.inf)
             whole = rows.restored(rows.program)
-            if self.late() or least >= best or not self._is_right(whole, segment):
+            if self.late() or sum(least) >= best or not self._is_right(whole, segment):
                 continue
-            pairs = _pairs(
-                self.plans(first, inside, written=True),
-                self.plans(second, there, written=True),
-            )
-            found = [
-                Plan(a.microseconds + b.microseconds, cutter.join([a.graph, b.graph]))
-                for a, b in pairs
-            ]
+            found = self._in_turn(cutter, two)
+            second = self.plans(*two[-1], written=True)
+            if not second or second[0].microseconds > FAR_FROM_LEAST * least[-1]:
+                found += self._in_turn(cutter, three)
+                found.sort(key=lambda p: p.microseconds)
             graphs = (p.graph for p in _accurate_ones(found, rows.program))
             made = [Plan.of(rows.restored(g), self.hardware, inside) for g in graphs]
             plans += made
             if made:
                 break
+
+    def _in_turn(
+        self,
+        cutter: Cutter,
+        parts: Sequence[tuple[KernelGraph, AbstractSet[str]]],
+    ) -> list[Plan]:
+        """The best plans of segments that run one after the other, a kernel each."""
+        return [
+            Plan(
+                sum(p.microseconds for p in some),
+                cutter.join([p.graph for p in some]),
+            )
+            for some in _together([self.plans(*s, written=True) for s in parts])
+        ]
+
+    def _told_before(
+        self, cutter: Cutter, nodes: Sequence[Apply], inside: AbstractSet[str]
+    ) -> tuple[KernelGraph, AbstractSet[str]]:
+        """Some nodes as a segment, and what is in L2 before it."""
+        segment = cutter.segment(nodes)
+        before = cutter.made_before(segment, self.hardware.l2_bytes / 2)
+        return segment, before | inside
 
     def _is_right(self, form: KernelGraph, segment: KernelGraph) -> bool:
         """Whether another form of a segment is equal to it, and about as accurate.
@@ -863,10 +885,31 @@ def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
     return with_derived_extents(map_blocks(graph, lambda _: block))
 
 
-def _pairs(firsts: Sequence[Plan], seconds: Sequence[Plan]) -> list[tuple[Plan, Plan]]:
-    """The best two plans, and those that differ from them in one."""
-    pairs = [*product(firsts[:1], seconds), *product(firsts[1:], seconds[:1])]
-    return sorted(pairs, key=lambda p: p[0].microseconds + p[1].microseconds)
+def _parts_of(
+    cutter: Cutter, rows: InParts
+) -> tuple[list[list[Apply]], list[list[Apply]]]:
+    """What the kernels of a program in parts have: of two kernels, and of three."""
+    ahead = [n for n in cutter.order if n.result in rows.first]
+    behind = [n for n in cutter.order if n.result not in rows.first]
+    known, between = set(rows.statistics), list[Apply]()
+    for node in behind:
+        if known.issuperset(node.values):
+            known.add(node.result)
+            between.append(node)
+    rest = [n for n in behind if n not in between]
+    parts = [ahead, between, rest]
+    return [ahead, behind], parts if between and rest else []
+
+
+def _together(plans: Sequence[Sequence[Plan]]) -> list[tuple[Plan, ...]]:
+    """The best plans of kernels in turn, and those that differ from them in one."""
+    if not plans or not all(plans):
+        return []
+    best = tuple(own[0] for own in plans)
+    ways = [best]
+    for at in reversed(range(len(plans))):
+        ways += [(*best[:at], p, *best[at + 1 :]) for p in plans[at][1:]]
+    return sorted(ways, key=lambda way: sum(p.microseconds for p in way))
 
 
 def _accurate_ones(plans: Sequence[Plan], program: KernelGraph) -> list[Plan]:

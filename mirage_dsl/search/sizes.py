@@ -497,6 +497,8 @@ class _Sweep:
         if any(len(steps) > 1 for steps in self.facts.plain.tables.loads.steps):
             # A warp wants neighbours, and windows do not go through shared memory.
             usual, stages = usual | {1, 2}, (1,)
+        elif self.facts.copies_words:
+            stages = (1, *stages)
         warps = warps or usual
         stages = stages if looped else (2,)
         swaps = (False, True) if products else (False,)
