@@ -126,8 +126,19 @@ def diagflat(x: Any, offset: int = 0) -> Any:
 
 
 def trace(x: Any) -> Any:
-    """The sum of the main diagonal of a matrix."""
-    return f.sum(diagonal(x))
+    """The sum of the main diagonal of a matrix, in NumPy of each along two axes.
+
+    Raises:
+        ShapeError: PyTorch takes one matrix.
+    """
+    x = as_tensor("trace", x)
+    if x.ndim != 2 and x.recorder.origin.library != "numpy":
+        raise ShapeError(
+            f"trace of {shape_text(x.handle)}; expected a matrix: sum the diagonals of "
+            "several, x.diagonal(0, -2, -1).sum(-1)",
+            user_location(),
+        )
+    return f.sum(diagonal(x), -1)
 
 
 def fill_diagonal(x: Any, fill_value: Any, wrap: bool = False) -> Any:

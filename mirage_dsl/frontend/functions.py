@@ -964,6 +964,8 @@ def pow(a: Any, b: Any) -> Any:
     a, b = _beside_numpys(a, b)
     if not isinstance(b, builtins.int | builtins.float | Fraction) or b != b:
         return _power_of_data(a, b)
+    if is_condition(a) and (b == 1 or (b < 0 and isinstance(b, builtins.int))):
+        _refuse_power("a power of truth values")
     if holds_integers(a) and b:
         if isinstance(b, builtins.int):
             return _integral_power(a, b)
@@ -979,8 +981,6 @@ def pow(a: Any, b: Any) -> Any:
         ones = x.recorder.elementwise(OPERATORS["where"], [x.handle, one, one])
         return Tensor.made(x.recorder, ones, (x,))
     if b == 1:
-        if is_condition(a):
-            _refuse_power("a power of truth values")
         return as_tensor("pow", a).clone()
     result = _power(a, builtins.abs(int(b)))
     return result if b > 0 else 1 / result
@@ -1057,8 +1057,18 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 
 @public
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    """The value where the mask is not 0, else x; in the format of x."""
+    """The value where the mask is not 0, else x; in the format of x.
+
+    Raises:
+        ShapeError: The value has axes.
+    """
     x = as_tensor("masked_fill", x)
+    if isinstance(value, Tensor) and value.ndim:
+        raise ShapeError(
+            f"masked_fill by {shape_text(value.handle)}; expected a number, or a "
+            "tensor without axes: use where(mask, value, x)",
+            user_location(),
+        )
     value = stored_number("masked_fill", x.handle.value.dtype, value)
     return astype(where(mask, value, x), x)
 
@@ -1087,9 +1097,10 @@ def sum(
     *,
     dtype: Any = None,
 ) -> Any:
-    """Sum over axes, all of them by default."""
+    """Sum over axes, all of them by default; one of truth values is whether any is."""
     x = _counted("sum", x, dtype)
-    return reduced(SUM, "sum", x, axis, keepdims)
+    whether = dtype is not None and is_condition(x)
+    return reduced(MAX if whether else SUM, "sum", x, axis, keepdims)
 
 
 @public
@@ -1591,7 +1602,8 @@ def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
     extent = x.handle.shape[at]
     if extent is None:
         raise UnsupportedError("chunk of a dynamic axis", user_location())
-    return split(x, -(-extent // integer(chunks, "chunks")), at)
+    count = integer(chunks, "chunks")
+    return split(x, -(-extent // count) or [0] * count, at)
 
 
 @public

@@ -1171,7 +1171,7 @@ def kl_div(
     else:
         each = xlogy(target, target) - target * x
     if reduction == "batchmean":
-        return f.sum(each) / x.shape[0]
+        return f.sum(each) / (x.shape[0] if x.ndim else 1)
     return reduced("kl_div", each, reduction)
 
 
@@ -1337,7 +1337,7 @@ def margin_ranking_loss(
     """By how much x is not above y (target 1), or below it (-1), by a margin."""
     _require_one_rank("margin_ranking_loss", x, y, target)
     # In this order, which counts of integers without a sign.
-    each = f.maximum(-target * (x - y) + margin, 0)
+    each = f.maximum(-target * (x - y) + float(margin), 0)
     return reduced("margin_ranking_loss", each, reduction)
 
 

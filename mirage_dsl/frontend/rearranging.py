@@ -417,10 +417,16 @@ def rot90(x: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
 def diff(
     x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
 ) -> Any:
-    """Differences of neighbours along an axis, so many times."""
+    """Differences of neighbours along an axis, so many times.
+
+    Raises:
+        ShapeError: The number of times is below 0.
+    """
     x = as_tensor("diff", x)
     at = normal_axis(dim, x.ndim, "diff")
     order = integer(n, "an order")
+    if order < 0:
+        raise ShapeError(f"diff of order {order}; expected 0 or more", user_location())
     if not order:
         return x.clone()
     joined = [part for part in (prepend, x, append) if part is not None]

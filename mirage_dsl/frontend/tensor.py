@@ -857,7 +857,17 @@ class Tensor(Attributes):
         return self.permute(order)
 
     def t(self) -> Tensor:
-        """The transpose of a matrix."""
+        """The transpose of a matrix; of fewer axes the tensor.
+
+        Raises:
+            ShapeError: It has more axes.
+        """
+        if self.ndim > 2:
+            raise ShapeError(
+                f"t() of {shape_text(self.handle)}; expected a matrix: exchange two "
+                "axes by mT or transpose(0, 1)",
+                user_location(),
+            )
         return self.T
 
     def reshape(self, *given: Any, shape: Any = ()) -> Tensor:
