@@ -116,8 +116,9 @@ def diag(x: Any, diagonal_: int = 0) -> Any:
             f"diag of {shape_text(x.handle)}; expected a matrix or a vector",
             user_location(),
         )
-    whole = diag_embed if x.ndim == 1 else diagonal
-    return whole(x.clone(), diagonal_)
+    if x.ndim == 1:
+        return diag_embed(x.clone(), diagonal_)
+    return Tensor.made(x.recorder, diagonal(x, diagonal_).handle, ())
 
 
 def diagflat(x: Any, offset: int = 0) -> Any:
@@ -227,7 +228,7 @@ def cross(a: Any, b: Any, dim: int = -1) -> Any:
 
 def chain_matmul(*matrices: Any) -> Any:
     """The product of matrices."""
-    return multi_dot(matrices)
+    return multi_dot(matrices).clone()
 
 
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:

@@ -73,7 +73,7 @@ from mirage_dsl.frontend.recorder import (
     normal_axes,
     normal_axis,
 )
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tensor import Tensor, by_channels
 from mirage_dsl.ir.evaluate import evaluate_numpy, numpy_dtype
 from mirage_dsl.ops.definition import Formats, Operator, Truth
 from mirage_dsl.ops.table import (
@@ -1250,7 +1250,7 @@ def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tenso
         return _repeated(x, at, number, index, along=along)
     recorder = recorder_of(what, (x, index))
     found = recorder.gather(x.handle, at, index.handle, along=along)
-    return Tensor.made(recorder, found, ())
+    return Tensor.made(recorder, found, (x, index))
 
 
 def _same_index(index: Tensor) -> int | None:
@@ -1632,12 +1632,17 @@ def to(
     device = dtype if _is_device(dtype) else options.get("device")
     if device is not None:
         x.stays(device)
-    if _is_device(dtype) or (dtype is None and "device" in options):
+    if _is_device(dtype) or dtype is None:
         # PyTorch's `to(device, dtype, ...)`.
         named = bool(rest) and not isinstance(rest[0], bool)
         dtype = options.get("dtype") or (rest[0] if named else x.dtype)
         rest = rest[1:] if named else rest
-    return _converted(x, dtype, copy=copy or rest[1:] == (True,))
+    found = _converted(x, dtype, copy=copy or rest[1:] == (True,))
+    if by_channels(options.get("memory_format")):
+        if found is x:
+            return x.contiguous(options["memory_format"])
+        found.memory.row_major = False
+    return found
 
 
 def _converted(x: Tensor, dtype: Any, *, copy: bool) -> Tensor:

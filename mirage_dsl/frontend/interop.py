@@ -7,7 +7,6 @@ their names to ours; only where the arguments differ there is an adapter.
 from __future__ import annotations
 
 import difflib
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -296,9 +295,9 @@ def _refuse_mixture(name: str, tensors: Sequence[Any]) -> NoReturn:
 
 def _of_one_dtype(function: Function, name: str, count: int) -> Function:
     """A function whose first so many arguments PyTorch wants in one dtype."""
-    parameters = list(inspect.signature(function).parameters)[:count]
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters)[:count]
 
-    @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         named = [kwargs[p] for p in parameters[len(args) :] if p in kwargs]
         tensors = [t for t in (*args[:count], *named) if isinstance(t, Tensor)]
@@ -306,6 +305,7 @@ def _of_one_dtype(function: Function, name: str, count: int) -> Function:
             _refuse_mixture(name, tensors)
         return function(*args, **kwargs)
 
+    vars(checked)["__signature__"] = signature
     return checked
 
 
@@ -406,8 +406,8 @@ def _taken(x: Any, indices: Any, dim: Any = None) -> Any:
 def _converting(long_name: str) -> Function:
     """PyTorch's method that gives a tensor in another format."""
 
-    def converted(x: Any, *_: Any, **__: Any) -> Any:
-        return x.to(long_name)
+    def converted(x: Any, memory_format: Any = None) -> Any:
+        return x.to(long_name, memory_format=memory_format)
 
     return converted
 
@@ -782,7 +782,7 @@ def _in_places(
     name = what.rpartition(".")[2].rpartition(" ")[2]
     own = _OWN_OPERANDS.get(name)
     known = () if own else _named_parameters(function)
-    unknown = kwargs.keys() - known
+    unknown = kwargs.keys() - known - f.SYNONYMS.keys()
     if unknown and not (what.startswith("np.") or _takes_any_name(function)):
         for order, others in _orders(name):
             end = 1 + max((order.index(n) for n in unknown if n in order), default=-1)

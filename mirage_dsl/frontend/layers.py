@@ -431,7 +431,7 @@ def _with_places(
             made = _called(f"{what}_{name}", (flat,), numbers, {0: flat.handle.axes[0]})
             extents = _pooled_plane(what, plane, numbers)
             whole = Handle(made.handle.value, (*x.handle.axes[:2], made.handle.axes[1]))
-            return f.unflatten(Tensor.made(x.recorder, whole, ()), 2, extents)
+            return f.unflatten(Tensor.made(x.recorder, whole, (x,)), 2, extents)
 
         return run
 
@@ -479,7 +479,8 @@ def _max_unpool(
     numbers = _windows(what, rank, kernel_size, stride, padding, ceil=False)
     plane = _unpooled(what, rank, x, numbers, output_size)
     given = (f.flatten(t, -rank, -1) for t in (x, places))
-    return f.unflatten(scattered(next(given), next(given), math.prod(plane)), -1, plane)
+    found = scattered(next(given), next(given), math.prod(plane))
+    return f.unflatten(Tensor.made(x.recorder, found.handle, (x,)), -1, plane)
 
 
 def _unpooled(

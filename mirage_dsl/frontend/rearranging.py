@@ -100,7 +100,7 @@ def flip(x: Any, *dims: Any) -> Any:
     x = as_tensor("flip", x)
     if x.recorder.origin.library == "numpy":
         return _numpys_view(x, _flipped(x, dims))
-    return _flipped(x, dims).clone()
+    return Tensor.made(x.recorder, _flipped(x, dims).handle, (x,))
 
 
 def fliplr(x: Any) -> Any:
@@ -297,6 +297,7 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
         order = [i for i in range(found.ndim) if i != at + 1]
         found = f.permute(found, *order, at + 1).clone()
     # A view in PyTorch: after a write to one of both the other is in doubt.
+    found = found.with_unknown_strides()
     link(x.memory, found.memory)
     return found
 
@@ -531,7 +532,8 @@ def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
     split = f.reshape(x, *lead, channels // (r * r), r, r, rows, columns)
     n = len(lead)
     order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    return f.reshape(f.permute(split, *order), *lead, -1, rows * r, columns * r)
+    found = f.reshape(f.permute(split, *order), *lead, -1, rows * r, columns * r)
+    return Tensor.made(x.recorder, found.handle, (x,))
 
 
 def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
@@ -542,7 +544,8 @@ def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
     split = f.reshape(x, *lead, channels, rows // r, r, columns // r, r)
     n = len(lead)
     order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
-    return f.reshape(f.permute(split, *order), *lead, -1, rows // r, columns // r)
+    found = f.reshape(f.permute(split, *order), *lead, -1, rows // r, columns // r)
+    return Tensor.made(x.recorder, found.handle, (x,))
 
 
 def channel_shuffle(x: Any, groups: int) -> Any:
@@ -550,7 +553,8 @@ def channel_shuffle(x: Any, groups: int) -> Any:
     x = as_tensor("channel_shuffle", x)
     batch, channels, *rest = x.shape
     split = f.reshape(x, batch, groups, channels // groups, *rest)
-    return f.reshape(f.swapaxes(split, 1, 2), *x.shape).clone()
+    found = f.reshape(f.swapaxes(split, 1, 2), *x.shape)
+    return Tensor.made(x.recorder, found.handle, (x,))
 
 
 def as_shaped(x: Any, other: Any) -> Any:
@@ -643,7 +647,7 @@ def _along(
     given = {key: (value,) for key, value in (numbers or {}).items()}
     made = x.recorder.library(OPERATORS[name], [merged], given, kept)
     found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
-    return Tensor.made(x.recorder, found, ())
+    return Tensor.made(x.recorder, found, (x,))
 
 
 def _placed(what: str, x: Any, dim: Any) -> tuple[Tensor, int]:

@@ -41,7 +41,7 @@ from mirage_dsl.frontend.recorder import (
     normal_axes,
     normal_axis,
 )
-from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor
+from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor, by_channels
 from mirage_dsl.ops.table import OPERATORS
 
 # -- Activations -----------------------------------------------------------------------
@@ -486,7 +486,7 @@ def _like(value: float) -> Any:
     """A function as `zeros_like`."""
 
     def like(x: Any, dtype: Any = None, **options: Any) -> Any:
-        return filled(x, x.shape, value, dtype, **_without_place(options))
+        return full_like(x, value, dtype, **options)
 
     return like
 
@@ -510,8 +510,11 @@ def fill(x: Any, value: Any) -> Any:
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
-    """A tensor of the same shape that holds one number."""
-    return filled(x, x.shape, fill_value, dtype, **_without_place(options))
+    """A tensor of the same shape that holds one number, in the same order of axes."""
+    found = filled(x, x.shape, fill_value, dtype, **_without_place(options))
+    by_rows = x.ordered and not by_channels(options.get("memory_format"))
+    found.memory.row_major &= by_rows
+    return found
 
 
 FILLED = {
@@ -1198,7 +1201,8 @@ def gradient(
         )
     x = f.as_floats(x)
     pairs = zip(axes, apart, strict=True)
-    return [_slopes(f.swapaxes(x, at, -1), d, edge_order, at) for at, d in pairs]
+    found = (_slopes(f.swapaxes(x, at, -1), d, edge_order, at) for at, d in pairs)
+    return [slopes.with_unknown_strides() for slopes in found]
 
 
 def _slopes(x: Any, spacing: Any, order: int, axis: int) -> Any:

@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[type[MirageError], list[Callable[..., Any]]]] = {
     "operator &": (UnsupportedError, [lambda x: x & (x > 0)]),
     "operator ~": (UnsupportedError, [lambda x: ~x]),
     "no axes": (TraceError, [lambda x: x.sum(()), lambda x: np.max(x, axis=())]),
-    "cannot convert to None": (MirageError, [lambda x: x.to()]),
+    "cannot convert to words": (MirageError, [lambda x: x.to("words")]),
     "keepdims of mean": (TraceError, [lambda x: x.mean(0, np.float32)]),
     "rank 3": (
         UnsupportedError,
