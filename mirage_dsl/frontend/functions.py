@@ -1463,8 +1463,17 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     """Without axes of extent 1: all of them, or the given ones.
 
     PyTorch leaves axes of other extents as they are.
+
+    Raises:
+        ShapeError: An axis has another extent, or a dynamic one, and may have it.
     """
     x = as_tensor("squeeze", x)
+    if axis is None and None in x.handle.shape:
+        raise ShapeError(
+            f"squeeze of all axes of {shape_text(x.handle)}, of which the dynamic ones "
+            "may have the extent 1 as well; state the axes",
+            user_location(),
+        )
     units = [i for i, extent in enumerate(x.handle.shape) if extent == 1]
     gone = units if axis is None else normal_axes(axis, x.ndim, "squeeze")
     if x.recorder.origin.library == "torch":

@@ -53,6 +53,7 @@ from mirage_dsl.frontend.linear_algebra import (
     norm_of,
 )
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
+from mirage_dsl.frontend.operators import OF_ATEN, operator_of
 from mirage_dsl.frontend.places import OF_PLACES, PLACING, index_add
 from mirage_dsl.frontend.quantizing import QUANTIZING
 from mirage_dsl.frontend.rearranging import (
@@ -568,7 +569,7 @@ _REDUCTIONS: dict[str, Function] = {
     "logical_and": LOGICAL["all"],
     "logical_or": LOGICAL["any"],
 }
-_OTHER_ORDER = ("batch_norm", "embedding_bag")
+_OTHER_ORDER = ("embedding_bag",)
 """Functions whose arguments come in another order in `torch` itself."""
 
 
@@ -578,7 +579,28 @@ def _torch_embedding(weight: Any, indices: Any, *told: Any, **named: Any) -> Any
     return _TORCH["embedding"](indices, weight)
 
 
-_OF_TORCH: Mapping[str, Function] = {**_TORCH, "embedding": _torch_embedding}
+def _own_batch_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Any:
+    """The function of `torch` itself, which has the statistics behind the weights."""
+    del cudnn_enabled
+    told = (weight, bias, training, momentum, eps)
+    return _torch_batch_norm(input, running_mean, running_var, *told)
+
+
+_OF_TORCH: Mapping[str, Function] = {
+    **_TORCH,
+    "batch_norm": _own_batch_norm,
+    "embedding": _torch_embedding,
+}
 """Functions of `torch` itself."""
 _FUNCTIONAL: Mapping[str, Function] = {
     **_TORCH,
@@ -620,11 +642,19 @@ def call_numpy(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A PyTorch function or method, or an operator of those that these call."""
+    operator = operator_of(function)
     function = getattr(function, "overloadpacket", function)
     name = str(getattr(function, "__name__", function))
+    if operator is not None and operator[0] != "aten":
+        _refuse(
+            f"the operator {'::'.join(operator)}, which is not PyTorch's own,",
+            "call it outside of the function",
+        )
     if name.endswith("_") and not name.endswith("__"):
         return _changing(name, args, kwargs)
-    method = _method(function, name, args)
+    if operator is not None and name in OF_ATEN:
+        return _dispatch(OF_ATEN, "torch.ops.aten", name, args, {**kwargs})
+    method = _method(function, name, args, whole=operator is None)
     if method is not None:
         _refuse_constants("torch.Tensor", name, (args, kwargs))
         return called(f"torch.Tensor.{name}", method, *args, **kwargs)
@@ -651,17 +681,23 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     return found if out is None else into(f"torch.{name}", out, found, (args, told))
 
 
-def _method(function: Any, name: str, args: tuple[Any, ...]) -> Function | None:
+def _method(
+    function: Any, name: str, args: tuple[Any, ...], *, whole: bool
+) -> Function | None:
     """What traced tensors have for a method of PyTorch's that is called as a function.
 
     A function of the same name may take its arguments in another order, as `where`.
+    An operator (not `whole`) is a method where there is no such function.
     """
     import torch
 
     if not args or not isinstance(args[0], Tensor):
         return None
     known: object = getattr(Tensor, name, None)
-    theirs = getattr(torch.Tensor, name, None) is function
+    if whole:
+        theirs = getattr(torch.Tensor, name, None) is function
+    else:
+        theirs = name not in _OF_TORCH and hasattr(torch.Tensor, name)
     return known if theirs and callable(known) else None
 
 

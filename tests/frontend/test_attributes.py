@@ -250,6 +250,15 @@ def test_strides_of_dynamic_extents_are_refused() -> None:
         mirage.kernel(dynamic=("n",))(function)(torch.ones(4, 8))
 
 
+def test_which_dynamic_extents_are_1_is_not_known() -> None:
+    def function(x: Any) -> Any:
+        return x.squeeze() * 2
+
+    function.__annotations__["x"] = mirage.f32["n", 1]
+    with pytest.raises(ShapeError, match="may have the extent 1 as well"):
+        mirage.kernel(dynamic=("n",))(function)(torch.ones(4, 1))
+
+
 def test_other_devices_are_refused() -> None:
     for move in (lambda x: x.cuda(), lambda x: x.to("cuda:1"), lambda x: x.to("cuda")):
         with pytest.raises(UnsupportedError, match="a tensor on cpu moved to cuda"):
