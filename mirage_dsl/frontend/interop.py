@@ -579,26 +579,31 @@ def _torch_embedding(weight: Any, indices: Any, *told: Any, **named: Any) -> Any
     return _TORCH["embedding"](indices, weight)
 
 
-def _own_batch_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,
-) -> Any:
-    """The function of `torch` itself, which has the statistics behind the weights."""
-    del cudnn_enabled
-    told = (weight, bias, training, momentum, eps)
-    return _torch_batch_norm(input, running_mean, running_var, *told)
+def _weights_first(function: Function) -> Function:
+    """A norm as `torch` itself has it, with the statistics behind the weights."""
+
+    def norm(
+        input: Any,
+        weight: Any,
+        bias: Any,
+        running_mean: Any,
+        running_var: Any,
+        *told: Any,
+        cudnn_enabled: bool = True,
+        **named: Any,
+    ) -> Any:
+        del cudnn_enabled
+        # A flag, the momentum and epsilon, and behind them what says nothing.
+        rest = (weight, bias, *told[:3])
+        return function(input, running_mean, running_var, *rest, **named)
+
+    return norm
 
 
 _OF_TORCH: Mapping[str, Function] = {
     **_TORCH,
-    "batch_norm": _own_batch_norm,
+    "batch_norm": _weights_first(_torch_batch_norm),
+    "instance_norm": _weights_first(_torch_instance_norm),
     "embedding": _torch_embedding,
 }
 """Functions of `torch` itself."""

@@ -80,6 +80,22 @@ CASES: dict[str, Function] = {
             x, x[0, :, 0, 0], None, x[0, :, 1, 1], x.var((0, 2, 3)), 0.1, 1e-5
         )[0],
     ),
+    "norms of instances": lambda x, w: (
+        torch.instance_norm(
+            x, x[0, :, 0, 0], x[1, :, 0, 0], None, None, True, 0.1, 1e-5, False
+        ),
+        torch.instance_norm(
+            x,
+            w[:, 0, 0, 0] * 1,
+            None,
+            x.mean((0, 2, 3)),
+            x.var((0, 2, 3)),
+            use_input_stats=False,
+            momentum=0.1,
+            eps=1e-3,
+            cudnn_enabled=False,
+        ),
+    ),
     "interpolation": lambda x, w: (
         ATEN.upsample_nearest2d.vec(x, None, [2.0, 1.5]),
         ATEN.upsample_bilinear2d.vec(x, [9, 4], True, None),
