@@ -1592,7 +1592,7 @@ def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     else:
         size = integer(sizes, "the size")
         starts = range(0, extent, builtins.max(size, 1))
-        lengths = [builtins.min(size, extent - s) for s in starts]
+        lengths = [builtins.min(size, extent - s) for s in starts] or [0]
     if builtins.sum(lengths) != extent or builtins.min(lengths) < 0:
         raise ShapeError(
             f"split of axis {at} with extent {extent} into {lengths}: the sizes must "

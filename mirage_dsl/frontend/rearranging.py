@@ -31,7 +31,7 @@ from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_operand, as_tensor
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
-from mirage_dsl.frontend.program import DimVars, Handle, vars_of
+from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import (
     flat_arguments,
     integer,
@@ -88,7 +88,7 @@ def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
     for move, axis in zip(moves, flat_arguments((dims,)), strict=True):
         at = normal_axis(axis, x.ndim, "roll")
         extent = _known(x, at, "roll")
-        start = -move % extent
+        start = -move % extent if extent else 0
         if start:
             parts = (_cut(x, at, start, extent), _cut(x, at, 0, start))
             x = f.concat(parts, at)
@@ -132,6 +132,8 @@ def _flipped(x: Tensor, dims: tuple[Any, ...]) -> Any:
 
 def _reversed(x: Any, axis: int) -> Any:
     extent = _known(x, axis, "flip")
+    if not extent:
+        return x
     if extent > MOST_SLICES:
         return reversed_along(x, axis)
     return f.concat([_cut(x, axis, i, i + 1) for i in reversed(range(extent))], axis)
@@ -209,10 +211,21 @@ def _constant(
 
 
 def _filled(x: Tensor, axis: int, count: int, number: Scalar) -> list[Any]:
-    """Parts of so many elements that hold a number; each is as long as x at most."""
+    """Parts of so many elements that hold a number; each is as long as x at most.
+
+    Raises:
+        ShapeError: X has no elements there.
+    """
     parts: list[Any] = []
+    extent = _known(x, axis, "pad")
+    if count and not extent:
+        raise ShapeError(
+            f"pad of {shape_text(x.handle)}, which is empty along axis {axis}; make a "
+            "constant of that shape, as by torch.full",
+            user_location(),
+        )
     while count:
-        some = min(count, _known(x, axis, "pad"))
+        some = min(count, extent)
         like = _cut(x, axis, 0, some).handle
         made = x.recorder.all_over(like, number)
         cast = x.recorder.cast(made, like.value.dtype)

@@ -787,6 +787,9 @@ class Recorder(ProgramRecord):
 
     def reshape(self, x: Handle, shape: Sequence[int]) -> Handle:
         """Split and merge axes, row-major; a symbolic dim counts as -1."""
+        if 0 in shape and -1 not in shape:
+            # Of what has no elements any number is one.
+            return self.full(shape, scalar(0), x.value.dtype)
         vars = vars_of(x.axes)
         try:
             return Handle(x.value, self.dims.regroup(vars, shape))
@@ -1223,7 +1226,7 @@ def reshaped(recorder: Recorder, x: Handle, shape: Sequence[object]) -> Handle:
         wanted[holes[0]] = 1
         given = product_of(wanted)
         wanted[holes[0]] = total // given if given > 0 and total % given == 0 else -1
-    if min(wanted, default=1) < 1 or product_of(wanted) != total:
+    if min(wanted, default=1) < 0 or product_of(wanted) != total:
         raise ShapeError(
             f"reshape of {shape_text(x)}, {total} elements, to "
             f"({', '.join(map(str, shape))}): the numbers of elements must be equal",
