@@ -206,7 +206,18 @@ class Recorder(ProgramRecord):
     def full(
         self, shape: Sequence[DimVars | int], number: Scalar, dtype: DType
     ) -> Handle:
-        """A tensor of one number; an extent that has no number is its variables."""
+        """A tensor of one number; an extent that has no number is its variables.
+
+        Raises:
+            DTypeError: It is an integer that f64 does not hold.
+        """
+        whole = dtype.is_integer and not number.extents
+        if whole and number.value == number.value and abs(number.value) > 2**53:
+            raise DTypeError(
+                f"a tensor of {dtype.long_name} and {number}; constants beyond 2**53 "
+                "are not possible: pass the number as a tensor",
+                user_location(),
+            )
         axes = tuple(
             extent
             if isinstance(extent, tuple)
