@@ -116,8 +116,9 @@ def diag(x: Any, diagonal_: int = 0) -> Any:
             f"diag of {shape_text(x.handle)}; expected a matrix or a vector",
             user_location(),
         )
-    whole = diag_embed if x.ndim == 1 else diagonal
-    return whole(x.clone(), diagonal_)
+    if x.ndim == 1:
+        return diag_embed(x.clone(), diagonal_)
+    return Tensor.made(x.recorder, diagonal(x, diagonal_).handle, ())
 
 
 def diagflat(x: Any, offset: int = 0) -> Any:
@@ -126,8 +127,19 @@ def diagflat(x: Any, offset: int = 0) -> Any:
 
 
 def trace(x: Any) -> Any:
-    """The sum of the main diagonal of a matrix."""
-    return f.sum(diagonal(x))
+    """The sum of the main diagonal of a matrix, in NumPy of each along two axes.
+
+    Raises:
+        ShapeError: PyTorch takes one matrix.
+    """
+    x = as_tensor("trace", x)
+    if x.ndim != 2 and x.recorder.origin.library != "numpy":
+        raise ShapeError(
+            f"trace of {shape_text(x.handle)}; expected a matrix: sum the diagonals of "
+            "several, x.diagonal(0, -2, -1).sum(-1)",
+            user_location(),
+        )
+    return f.sum(diagonal(x), -1)
 
 
 def fill_diagonal(x: Any, fill_value: Any, wrap: bool = False) -> Any:
@@ -216,7 +228,7 @@ def cross(a: Any, b: Any, dim: int = -1) -> Any:
 
 def chain_matmul(*matrices: Any) -> Any:
     """The product of matrices."""
-    return multi_dot(matrices)
+    return multi_dot(matrices).clone()
 
 
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:

@@ -53,15 +53,21 @@ class Drawn(Unread):
 
 
 class Unknown(Unread):
-    """What stands in for a tensor of which the data say the shape.
+    """What stands in for a tensor of which the data or the device say what it is like.
 
     Args:
         name: What it is.
         advice: What to read instead.
+        depends: What of it is not known.
     """
 
-    def __init__(self, name: str, advice: str) -> None:
-        self._name, self._advice = name, advice
+    def __init__(
+        self,
+        name: str,
+        advice: str,
+        depends: str = "the shape depends on the data and the device",
+    ) -> None:
+        self._name, self._advice, self._depends = name, advice, depends
 
     def refuse(self) -> NoReturn:
         """Refuse what needs the tensor.
@@ -70,7 +76,5 @@ class Unknown(Unread):
             UnsupportedError: Always.
         """
         raise UnsupportedError(
-            f"{self._name}, of which the shape depends on the data and the device; "
-            f"{self._advice}",
-            user_location(),
+            f"{self._name}, of which {self._depends}; {self._advice}", user_location()
         )

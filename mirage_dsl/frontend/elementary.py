@@ -257,7 +257,7 @@ def xlogy(x: Any, y: Any) -> Any:
 
 def xlog1py(x: Any, y: Any) -> Any:
     """X times the logarithm of 1 + y, which is 0 where x is."""
-    log = log1p(_in_format(x, y)) if _varies(y) else math.log1p(y)
+    log = log1p(_in_format(x, y)) if _varies(y) else _of_number(math.log1p, y, -1)
     return f.where(_zero_beside(x, y), 0.0, f.mul(x, log))
 
 
@@ -267,7 +267,14 @@ def _in_format(x: Any, y: Any) -> Any:
 
 
 def _log(y: Any) -> Any:
-    return f.log(y) if _varies(y) else math.log(y)
+    return f.log(y) if _varies(y) else _of_number(math.log, y, 0)
+
+
+def _of_number(log: Callable[[float], float], y: float, end: float) -> float:
+    """A logarithm, also of a number at the end of where it is finite, or below."""
+    if y <= end:
+        return -math.inf if y == end else math.nan
+    return log(y)
 
 
 def _zero_beside(x: Any, y: Any) -> Any:

@@ -90,7 +90,7 @@ def _called(name: str, operands: Sequence[Tensor], axis: int, count: int) -> Ten
     kept = {0: merged[0].axes[0], 2: merged[0].axes[2]}
     made = recorder.library(OPERATORS[name], merged, {"n": (count,)}, kept)
     lead, _, rest = _split(axes, axis)
-    return Tensor.made(recorder, Handle(made.value, (*lead, made.axes[1], *rest)), ())
+    return Tensor.made(recorder, Handle(made.value, (*lead, made.axes[1], *rest)), None)
 
 
 def _split(axes: Any, axis: int) -> tuple[Any, Any, Any]:

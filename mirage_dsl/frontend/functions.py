@@ -73,7 +73,7 @@ from mirage_dsl.frontend.recorder import (
     normal_axes,
     normal_axis,
 )
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tensor import Tensor, by_channels
 from mirage_dsl.ir.evaluate import evaluate_numpy, numpy_dtype
 from mirage_dsl.ops.definition import Formats, Operator, Truth
 from mirage_dsl.ops.table import (
@@ -964,6 +964,8 @@ def pow(a: Any, b: Any) -> Any:
     a, b = _beside_numpys(a, b)
     if not isinstance(b, builtins.int | builtins.float | Fraction) or b != b:
         return _power_of_data(a, b)
+    if is_condition(a) and (b == 1 or (b < 0 and isinstance(b, builtins.int))):
+        _refuse_power("a power of truth values")
     if holds_integers(a) and b:
         if isinstance(b, builtins.int):
             return _integral_power(a, b)
@@ -979,8 +981,6 @@ def pow(a: Any, b: Any) -> Any:
         ones = x.recorder.elementwise(OPERATORS["where"], [x.handle, one, one])
         return Tensor.made(x.recorder, ones, (x,))
     if b == 1:
-        if is_condition(a):
-            _refuse_power("a power of truth values")
         return as_tensor("pow", a).clone()
     result = _power(a, builtins.abs(int(b)))
     return result if b > 0 else 1 / result
@@ -1057,8 +1057,18 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 
 @public
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    """The value where the mask is not 0, else x; in the format of x."""
+    """The value where the mask is not 0, else x; in the format of x.
+
+    Raises:
+        ShapeError: The value has axes.
+    """
     x = as_tensor("masked_fill", x)
+    if isinstance(value, Tensor) and value.ndim:
+        raise ShapeError(
+            f"masked_fill by {shape_text(value.handle)}; expected a number, or a "
+            "tensor without axes: use where(mask, value, x)",
+            user_location(),
+        )
     value = stored_number("masked_fill", x.handle.value.dtype, value)
     return astype(where(mask, value, x), x)
 
@@ -1087,9 +1097,10 @@ def sum(
     *,
     dtype: Any = None,
 ) -> Any:
-    """Sum over axes, all of them by default."""
+    """Sum over axes, all of them by default; one of truth values is whether any is."""
     x = _counted("sum", x, dtype)
-    return reduced(SUM, "sum", x, axis, keepdims)
+    whether = dtype is not None and is_condition(x)
+    return reduced(MAX if whether else SUM, "sum", x, axis, keepdims)
 
 
 @public
@@ -1239,7 +1250,7 @@ def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tenso
         return _repeated(x, at, number, index, along=along)
     recorder = recorder_of(what, (x, index))
     found = recorder.gather(x.handle, at, index.handle, along=along)
-    return Tensor.made(recorder, found, ())
+    return Tensor.made(recorder, found, (x, index))
 
 
 def _same_index(index: Tensor) -> int | None:
@@ -1452,8 +1463,17 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     """Without axes of extent 1: all of them, or the given ones.
 
     PyTorch leaves axes of other extents as they are.
+
+    Raises:
+        ShapeError: An axis has another extent, or a dynamic one, and may have it.
     """
     x = as_tensor("squeeze", x)
+    if axis is None and None in x.handle.shape:
+        raise ShapeError(
+            f"squeeze of all axes of {shape_text(x.handle)}, of which the dynamic ones "
+            "may have the extent 1 as well; state the axes",
+            user_location(),
+        )
     units = [i for i, extent in enumerate(x.handle.shape) if extent == 1]
     gone = units if axis is None else normal_axes(axis, x.ndim, "squeeze")
     if x.recorder.origin.library == "torch":
@@ -1572,7 +1592,7 @@ def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     else:
         size = integer(sizes, "the size")
         starts = range(0, extent, builtins.max(size, 1))
-        lengths = [builtins.min(size, extent - s) for s in starts]
+        lengths = [builtins.min(size, extent - s) for s in starts] or [0]
     if builtins.sum(lengths) != extent or builtins.min(lengths) < 0:
         raise ShapeError(
             f"split of axis {at} with extent {extent} into {lengths}: the sizes must "
@@ -1591,7 +1611,8 @@ def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
     extent = x.handle.shape[at]
     if extent is None:
         raise UnsupportedError("chunk of a dynamic axis", user_location())
-    return split(x, -(-extent // integer(chunks, "chunks")), at)
+    count = integer(chunks, "chunks")
+    return split(x, -(-extent // count) or [0] * count, at)
 
 
 @public
@@ -1620,12 +1641,17 @@ def to(
     device = dtype if _is_device(dtype) else options.get("device")
     if device is not None:
         x.stays(device)
-    if _is_device(dtype) or (dtype is None and "device" in options):
+    if _is_device(dtype) or dtype is None:
         # PyTorch's `to(device, dtype, ...)`.
         named = bool(rest) and not isinstance(rest[0], bool)
         dtype = options.get("dtype") or (rest[0] if named else x.dtype)
         rest = rest[1:] if named else rest
-    return _converted(x, dtype, copy=copy or rest[1:] == (True,))
+    found = _converted(x, dtype, copy=copy or rest[1:] == (True,))
+    if by_channels(options.get("memory_format")):
+        if found is x:
+            return x.contiguous(options["memory_format"])
+        found.memory.row_major = False
+    return found
 
 
 def _converted(x: Tensor, dtype: Any, *, copy: bool) -> Tensor:

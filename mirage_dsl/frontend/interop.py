@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -52,6 +53,7 @@ from mirage_dsl.frontend.linear_algebra import (
     norm_of,
 )
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
+from mirage_dsl.frontend.operators import OF_ATEN, operator_of
 from mirage_dsl.frontend.places import OF_PLACES, PLACING, index_add
 from mirage_dsl.frontend.quantizing import QUANTIZING
 from mirage_dsl.frontend.rearranging import (
@@ -97,6 +99,10 @@ def _moveaxis(x: Any, source: Any, destination: Any) -> Any:
 
 def _raveled(x: Any) -> Any:
     return x.ravel()
+
+
+def _transposed(x: Any) -> Any:
+    return x.t()
 
 
 def _reversed(x: Any) -> Any:
@@ -167,7 +173,7 @@ _COMMON: dict[str, Function] = {
     "ger": outer,
     "swapdims": f.swapaxes,
     "swap_axes": f.swapaxes,
-    "t": _reversed,
+    "t": _transposed,
     "numpy_T": _reversed,
 }
 
@@ -290,7 +296,8 @@ def _refuse_mixture(name: str, tensors: Sequence[Any]) -> NoReturn:
 
 def _of_one_dtype(function: Function, name: str, count: int) -> Function:
     """A function whose first so many arguments PyTorch wants in one dtype."""
-    parameters = list(inspect.signature(function).parameters)[:count]
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters)[:count]
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         named = [kwargs[p] for p in parameters[len(args) :] if p in kwargs]
@@ -299,6 +306,7 @@ def _of_one_dtype(function: Function, name: str, count: int) -> Function:
             _refuse_mixture(name, tensors)
         return function(*args, **kwargs)
 
+    vars(checked)["__signature__"] = signature
     return checked
 
 
@@ -358,8 +366,8 @@ def _torch_transpose(x: Any, dim0: int, dim1: int) -> Any:
     return f.swapaxes(x, dim0, dim1)
 
 
-def _copied(x: Any) -> Any:
-    return x.clone()
+def _copied(x: Any, *, memory_format: Any = None) -> Any:
+    return x.clone(memory_format=memory_format)
 
 
 def _detached(x: Any) -> Any:
@@ -399,8 +407,8 @@ def _taken(x: Any, indices: Any, dim: Any = None) -> Any:
 def _converting(long_name: str) -> Function:
     """PyTorch's method that gives a tensor in another format."""
 
-    def converted(x: Any, *_: Any, **__: Any) -> Any:
-        return x.to(long_name)
+    def converted(x: Any, memory_format: Any = None) -> Any:
+        return x.to(long_name, memory_format=memory_format)
 
     return converted
 
@@ -561,7 +569,7 @@ _REDUCTIONS: dict[str, Function] = {
     "logical_and": LOGICAL["all"],
     "logical_or": LOGICAL["any"],
 }
-_OTHER_ORDER = ("batch_norm", "embedding_bag")
+_OTHER_ORDER = ("embedding_bag",)
 """Functions whose arguments come in another order in `torch` itself."""
 
 
@@ -571,7 +579,33 @@ def _torch_embedding(weight: Any, indices: Any, *told: Any, **named: Any) -> Any
     return _TORCH["embedding"](indices, weight)
 
 
-_OF_TORCH: Mapping[str, Function] = {**_TORCH, "embedding": _torch_embedding}
+def _weights_first(function: Function) -> Function:
+    """A norm as `torch` itself has it, with the statistics behind the weights."""
+
+    def norm(
+        input: Any,
+        weight: Any,
+        bias: Any,
+        running_mean: Any,
+        running_var: Any,
+        *told: Any,
+        cudnn_enabled: bool = True,
+        **named: Any,
+    ) -> Any:
+        del cudnn_enabled
+        # A flag, the momentum and epsilon, and behind them what says nothing.
+        rest = (weight, bias, *told[:3])
+        return function(input, running_mean, running_var, *rest, **named)
+
+    return norm
+
+
+_OF_TORCH: Mapping[str, Function] = {
+    **_TORCH,
+    "batch_norm": _weights_first(_torch_batch_norm),
+    "instance_norm": _weights_first(_torch_instance_norm),
+    "embedding": _torch_embedding,
+}
 """Functions of `torch` itself."""
 _FUNCTIONAL: Mapping[str, Function] = {
     **_TORCH,
@@ -613,10 +647,22 @@ def call_numpy(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A PyTorch function or method, or an operator of those that these call."""
+    operator = operator_of(function)
     function = getattr(function, "overloadpacket", function)
     name = str(getattr(function, "__name__", function))
+    if operator is not None and operator[0] != "aten":
+        _refuse(
+            f"the operator {'::'.join(operator)}, which is not PyTorch's own,",
+            "call it outside of the function",
+        )
     if name.endswith("_") and not name.endswith("__"):
         return _changing(name, args, kwargs)
+    if operator is not None and name in OF_ATEN:
+        return _dispatch(OF_ATEN, "torch.ops.aten", name, args, {**kwargs})
+    method = _method(function, name, args, whole=operator is None)
+    if method is not None:
+        _refuse_constants("torch.Tensor", name, (args, kwargs))
+        return called(f"torch.Tensor.{name}", method, *args, **kwargs)
     functional = getattr(function, "__module__", "") == "torch.nn.functional"
     if not functional and (name in _OTHER_ORDER or _reduces_by_number(name)):
         _refuse(f"torch.{name}", f"use torch.nn.functional.{name}")
@@ -638,6 +684,26 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if in_place:
         return write(f"{name}(inplace=True)", args[0], found, ())
     return found if out is None else into(f"torch.{name}", out, found, (args, told))
+
+
+def _method(
+    function: Any, name: str, args: tuple[Any, ...], *, whole: bool
+) -> Function | None:
+    """What traced tensors have for a method of PyTorch's that is called as a function.
+
+    A function of the same name may take its arguments in another order, as `where`.
+    An operator (not `whole`) is a method where there is no such function.
+    """
+    import torch
+
+    if not args or not isinstance(args[0], Tensor):
+        return None
+    known: object = getattr(Tensor, name, None)
+    if whole:
+        theirs = getattr(torch.Tensor, name, None) is function
+    else:
+        theirs = name not in _OF_TORCH and hasattr(torch.Tensor, name)
+    return known if theirs and callable(known) else None
 
 
 @cache
@@ -745,13 +811,7 @@ _OPERANDS = tuple(
 )
 """What PyTorch and NumPy call the operands that most functions take by position."""
 _OWN_OPERANDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "addmm": (("input",), ("mat1",), ("mat2",)),
-    "baddbmm": (("input",), ("batch1",), ("batch2",)),
     "diag": (("input", "v"), ("diagonal", "k")),
-    "lerp": (("input",), ("end",), ("weight",)),
-    "swapaxes": (("input",), ("axis0",), ("axis1",)),
-    "swapdims": (("input",), ("dim0",), ("dim1",)),
-    "take_along_dim": (("input",), ("indices",)),
     "where": (("condition",), ("input", "x"), ("other", "y")),
 }
 
@@ -760,8 +820,17 @@ def _in_places(
     what: str, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of which operands that are named as the libraries do are in order."""
-    own = _OWN_OPERANDS.get(what.rpartition(".")[2].rpartition(" ")[2])
+    name = what.rpartition(".")[2].rpartition(" ")[2]
+    own = _OWN_OPERANDS.get(name)
     known = () if own else _named_parameters(function)
+    unknown = kwargs.keys() - known - f.SYNONYMS.keys()
+    if unknown and not (what.startswith("np.") or _takes_any_name(function)):
+        for order, others in _orders(name):
+            end = 1 + max((order.index(n) for n in unknown if n in order), default=-1)
+            moved = order[len(args) : end]
+            if unknown <= {*moved, *others} and kwargs.keys() >= set(moved):
+                rest = {n: v for n, v in kwargs.items() if n not in moved}
+                return (*args, *(kwargs[n] for n in moved)), rest
     for names in (own or _OPERANDS)[len(args) :]:
         name = next((n for n in names if n in kwargs and n not in known), None)
         if name is None:
@@ -769,6 +838,32 @@ def _in_places(
         args, kwargs = (*args, kwargs[name]), {**kwargs}
         del kwargs[name]
     return args, kwargs
+
+
+@cache
+def _orders(name: str) -> tuple[tuple[tuple[str, ...], frozenset[str]], ...]:
+    """What PyTorch calls the arguments of an operator, by overload.
+
+    Those that may stand by position, in their order, and those that may not.
+    """
+    packets: Any = getattr(sys.modules.get("torch"), "ops", None)
+    packet: Any = getattr(getattr(packets, "aten", None), name, None)
+    overloads = packet.overloads() if hasattr(packet, "overloads") else ()
+    found: list[tuple[tuple[str, ...], frozenset[str]]] = []
+    for overload in overloads:
+        told = getattr(packet, overload)._schema.arguments
+        names = [a.name for a in told if not a.kwarg_only]
+        order = tuple("input" if n == "self" else n for n in names)
+        found.append((order, frozenset(a.name for a in told if a.kwarg_only)))
+    return tuple(found)
+
+
+@cache
+def _takes_any_name(function: Function) -> bool:
+    """Whether a function with parameters sorts out what else is given by name."""
+    parameters = inspect.signature(function).parameters.values()
+    rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    return rest and bool(_named_parameters(function))
 
 
 @cache

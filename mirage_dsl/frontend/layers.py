@@ -431,7 +431,7 @@ def _with_places(
             made = _called(f"{what}_{name}", (flat,), numbers, {0: flat.handle.axes[0]})
             extents = _pooled_plane(what, plane, numbers)
             whole = Handle(made.handle.value, (*x.handle.axes[:2], made.handle.axes[1]))
-            return f.unflatten(Tensor.made(x.recorder, whole, ()), 2, extents)
+            return f.unflatten(Tensor.made(x.recorder, whole, (x,)), 2, extents)
 
         return run
 
@@ -479,7 +479,8 @@ def _max_unpool(
     numbers = _windows(what, rank, kernel_size, stride, padding, ceil=False)
     plane = _unpooled(what, rank, x, numbers, output_size)
     given = (f.flatten(t, -rank, -1) for t in (x, places))
-    return f.unflatten(scattered(next(given), next(given), math.prod(plane)), -1, plane)
+    found = scattered(next(given), next(given), math.prod(plane))
+    return f.unflatten(Tensor.made(x.recorder, found.handle, (x,)), -1, plane)
 
 
 def _unpooled(
@@ -1171,7 +1172,7 @@ def kl_div(
     else:
         each = xlogy(target, target) - target * x
     if reduction == "batchmean":
-        return f.sum(each) / x.shape[0]
+        return f.sum(each) / (x.shape[0] if x.ndim else 1)
     return reduced("kl_div", each, reduction)
 
 
@@ -1337,7 +1338,7 @@ def margin_ranking_loss(
     """By how much x is not above y (target 1), or below it (-1), by a margin."""
     _require_one_rank("margin_ranking_loss", x, y, target)
     # In this order, which counts of integers without a sign.
-    each = f.maximum(-target * (x - y) + margin, 0)
+    each = f.maximum(-target * (x - y) + float(margin), 0)
     return reduced("margin_ranking_loss", each, reduction)
 
 

@@ -91,7 +91,7 @@ def _called(
     given = {key: (int(value),) for key, value in numbers.items()}
     made = recorder.library(OPERATORS[name], [b for b, _ in batches], given, kept)
     found = Handle(made.value, (*lead, *made.axes[1:]))
-    return Tensor.made(recorder, found, operands)
+    return Tensor.made(recorder, found, None)
 
 
 def _of_square(row: str, what: str) -> Callable[[Any], Any]:
@@ -181,13 +181,13 @@ def matrix_power(A: Any, n: int) -> Any:  # noqa: N803
             found = x if found is None else f.matmul(found, x)
         left //= 2
         x = f.matmul(x, x) if left else x
-    return _one(x) if found is None else found
+    return _one(x) if found is None else found.clone()
 
 
 def _one(x: Tensor) -> Any:
     """The unit matrix as often as there are matrices."""
     places = (positions(x, axis) for axis in (-2, -1))
-    return f.expand(f.to(f.equal(*places), x), *x.shape)
+    return f.expand(f.to(f.equal(*places), x), *x.shape).clone()
 
 
 # -- Solutions -------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def _triangular_solve(
     matrix = f.swapaxes(A, -1, -2) if transpose else A
     turned = upper != transpose
     found = solve_triangular(matrix, input, upper=turned, unitriangular=unitriangular)
-    return Triangular(found, A)
+    return Triangular(found, A.with_unknown_strides())
 
 
 def cholesky_solve(input: Any, L: Any, upper: bool = False) -> Any:  # noqa: N803

@@ -98,6 +98,8 @@ class Strided:
 
     def reshaped(self, shape: Sequence[int]) -> Strided | None:
         """The same elements in another shape; None where no strides give it."""
+        if 0 in shape:
+            return Strided(self.offset, tuple(shape), (1,) * len(shape))
         chunks: list[list[int]] = []
         for extent, stride in self._proper:
             if chunks and chunks[-1][1] == extent * stride:

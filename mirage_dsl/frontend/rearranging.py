@@ -31,7 +31,7 @@ from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_operand, as_tensor
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
-from mirage_dsl.frontend.program import DimVars, Handle, vars_of
+from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import (
     flat_arguments,
     integer,
@@ -88,7 +88,7 @@ def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
     for move, axis in zip(moves, flat_arguments((dims,)), strict=True):
         at = normal_axis(axis, x.ndim, "roll")
         extent = _known(x, at, "roll")
-        start = -move % extent
+        start = -move % extent if extent else 0
         if start:
             parts = (_cut(x, at, start, extent), _cut(x, at, 0, start))
             x = f.concat(parts, at)
@@ -100,7 +100,7 @@ def flip(x: Any, *dims: Any) -> Any:
     x = as_tensor("flip", x)
     if x.recorder.origin.library == "numpy":
         return _numpys_view(x, _flipped(x, dims))
-    return _flipped(x, dims).clone()
+    return Tensor.made(x.recorder, _flipped(x, dims).handle, (x,))
 
 
 def fliplr(x: Any) -> Any:
@@ -132,6 +132,8 @@ def _flipped(x: Tensor, dims: tuple[Any, ...]) -> Any:
 
 def _reversed(x: Any, axis: int) -> Any:
     extent = _known(x, axis, "flip")
+    if not extent:
+        return x
     if extent > MOST_SLICES:
         return reversed_along(x, axis)
     return f.concat([_cut(x, axis, i, i + 1) for i in reversed(range(extent))], axis)
@@ -209,10 +211,21 @@ def _constant(
 
 
 def _filled(x: Tensor, axis: int, count: int, number: Scalar) -> list[Any]:
-    """Parts of so many elements that hold a number; each is as long as x at most."""
+    """Parts of so many elements that hold a number; each is as long as x at most.
+
+    Raises:
+        ShapeError: X has no elements there.
+    """
     parts: list[Any] = []
+    extent = _known(x, axis, "pad")
+    if count and not extent:
+        raise ShapeError(
+            f"pad of {shape_text(x.handle)}, which is empty along axis {axis}; make a "
+            "constant of that shape, as by torch.full",
+            user_location(),
+        )
     while count:
-        some = min(count, _known(x, axis, "pad"))
+        some = min(count, extent)
         like = _cut(x, axis, 0, some).handle
         made = x.recorder.all_over(like, number)
         cast = x.recorder.cast(made, like.value.dtype)
@@ -297,6 +310,7 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
         order = [i for i in range(found.ndim) if i != at + 1]
         found = f.permute(found, *order, at + 1).clone()
     # A view in PyTorch: after a write to one of both the other is in doubt.
+    found = found.with_unknown_strides()
     link(x.memory, found.memory)
     return found
 
@@ -417,10 +431,16 @@ def rot90(x: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
 def diff(
     x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
 ) -> Any:
-    """Differences of neighbours along an axis, so many times."""
+    """Differences of neighbours along an axis, so many times.
+
+    Raises:
+        ShapeError: The number of times is below 0.
+    """
     x = as_tensor("diff", x)
     at = normal_axis(dim, x.ndim, "diff")
     order = integer(n, "an order")
+    if order < 0:
+        raise ShapeError(f"diff of order {order}; expected 0 or more", user_location())
     if not order:
         return x.clone()
     joined = [part for part in (prepend, x, append) if part is not None]
@@ -525,7 +545,8 @@ def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
     split = f.reshape(x, *lead, channels // (r * r), r, r, rows, columns)
     n = len(lead)
     order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    return f.reshape(f.permute(split, *order), *lead, -1, rows * r, columns * r)
+    found = f.reshape(f.permute(split, *order), *lead, -1, rows * r, columns * r)
+    return Tensor.made(x.recorder, found.handle, (x,))
 
 
 def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
@@ -536,7 +557,8 @@ def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
     split = f.reshape(x, *lead, channels, rows // r, r, columns // r, r)
     n = len(lead)
     order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
-    return f.reshape(f.permute(split, *order), *lead, -1, rows // r, columns // r)
+    found = f.reshape(f.permute(split, *order), *lead, -1, rows // r, columns // r)
+    return Tensor.made(x.recorder, found.handle, (x,))
 
 
 def channel_shuffle(x: Any, groups: int) -> Any:
@@ -544,7 +566,8 @@ def channel_shuffle(x: Any, groups: int) -> Any:
     x = as_tensor("channel_shuffle", x)
     batch, channels, *rest = x.shape
     split = f.reshape(x, batch, groups, channels // groups, *rest)
-    return f.reshape(f.swapaxes(split, 1, 2), *x.shape).clone()
+    found = f.reshape(f.swapaxes(split, 1, 2), *x.shape)
+    return Tensor.made(x.recorder, found.handle, (x,))
 
 
 def as_shaped(x: Any, other: Any) -> Any:
@@ -637,7 +660,7 @@ def _along(
     given = {key: (value,) for key, value in (numbers or {}).items()}
     made = x.recorder.library(OPERATORS[name], [merged], given, kept)
     found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
-    return Tensor.made(x.recorder, found, ())
+    return Tensor.made(x.recorder, found, (x,))
 
 
 def _placed(what: str, x: Any, dim: Any) -> tuple[Tensor, int]:

@@ -206,7 +206,18 @@ class Recorder(ProgramRecord):
     def full(
         self, shape: Sequence[DimVars | int], number: Scalar, dtype: DType
     ) -> Handle:
-        """A tensor of one number; an extent that has no number is its variables."""
+        """A tensor of one number; an extent that has no number is its variables.
+
+        Raises:
+            DTypeError: It is an integer that f64 does not hold.
+        """
+        whole = dtype.is_integer and not number.extents
+        if whole and number.value == number.value and abs(number.value) > 2**53:
+            raise DTypeError(
+                f"a tensor of {dtype.long_name} and {number}; constants beyond 2**53 "
+                "are not possible: pass the number as a tensor",
+                user_location(),
+            )
         axes = tuple(
             extent
             if isinstance(extent, tuple)
@@ -787,6 +798,9 @@ class Recorder(ProgramRecord):
 
     def reshape(self, x: Handle, shape: Sequence[int]) -> Handle:
         """Split and merge axes, row-major; a symbolic dim counts as -1."""
+        if 0 in shape and -1 not in shape:
+            # Of what has no elements any number is one.
+            return self.full(shape, scalar(0), x.value.dtype)
         vars = vars_of(x.axes)
         try:
             return Handle(x.value, self.dims.regroup(vars, shape))
@@ -1223,7 +1237,7 @@ def reshaped(recorder: Recorder, x: Handle, shape: Sequence[object]) -> Handle:
         wanted[holes[0]] = 1
         given = product_of(wanted)
         wanted[holes[0]] = total // given if given > 0 and total % given == 0 else -1
-    if min(wanted, default=1) < 1 or product_of(wanted) != total:
+    if min(wanted, default=1) < 0 or product_of(wanted) != total:
         raise ShapeError(
             f"reshape of {shape_text(x)}, {total} elements, to "
             f"({', '.join(map(str, shape))}): the numbers of elements must be equal",

@@ -109,7 +109,7 @@ def _each(name: str, x: Tensor, other: Tensor) -> Any:
         recorder.pair(operands[0], at, operands[1], at)
     flat = [Handle(operand.value, (vars_of(operand.axes),)) for operand in operands]
     made = recorder.library(OPERATORS[name], flat, {}, {0: flat[0].axes[0]})
-    return Tensor.made(recorder, Handle(made.value, axes), ())
+    return Tensor.made(recorder, Handle(made.value, axes), (x, other))
 
 
 gcd = _of_two("gcd")

@@ -111,7 +111,6 @@ _CONSTANT: Mapping[str, Any] = MappingProxyType(
     {
         "grad": None,
         "grad_fn": None,
-        "is_coalesced": False,
         "is_ipu": False,
         "is_leaf": True,
         "is_maia": False,
@@ -468,6 +467,11 @@ def _called(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return called, function_named(name)
 
 
+def by_channels(memory_format: object) -> bool:
+    """Whether a memory format of PyTorch's has channels last, and so other strides."""
+    return "channels_last" in str(memory_format)
+
+
 def method(name: str) -> Any:
     """A method that calls the function of the same name."""
 
@@ -622,12 +626,16 @@ class Tensor(Attributes):
 
     @classmethod
     def made(
-        cls, recorder: Recorder, handle: Handle, operands: Iterable[object]
+        cls, recorder: Recorder, handle: Handle, operands: Iterable[object] | None
     ) -> Tensor:
-        """What an operator makes of its operands: row-major if their axes are."""
+        """What an operator makes of its operands: row-major if their axes are.
+
+        None stands for a kernel whose results have any strides.
+        """
         found = cls(recorder, handle)
-        found.memory.row_major = len([e for e in handle.shape if e != 1]) < 2 or all(
-            o.ordered for o in operands if isinstance(o, Tensor)
+        found.memory.row_major = len([e for e in handle.shape if e != 1]) < 2 or (
+            operands is not None
+            and all(o.ordered for o in operands if isinstance(o, Tensor))
         )
         return found
 
@@ -857,7 +865,17 @@ class Tensor(Attributes):
         return self.permute(order)
 
     def t(self) -> Tensor:
-        """The transpose of a matrix."""
+        """The transpose of a matrix; of fewer axes the tensor.
+
+        Raises:
+            ShapeError: It has more axes.
+        """
+        if self.ndim > 2:
+            raise ShapeError(
+                f"t() of {shape_text(self.handle)}; expected a matrix: exchange two "
+                "axes by mT or transpose(0, 1)",
+                user_location(),
+            )
         return self.T
 
     def reshape(self, *given: Any, shape: Any = ()) -> Tensor:
@@ -919,8 +937,12 @@ class Tensor(Attributes):
         region = self.region
         return not self.path or (region is not None and region.contiguous)
 
-    def contiguous(self, *_: Any, **__: Any) -> Tensor:
+    def contiguous(self, memory_format: Any = None) -> Tensor:
         """The same tensor where it is contiguous, else a copy."""
+        if by_channels(memory_format):
+            copied = self.clone(memory_format=memory_format)
+            link(self.memory, copied.memory)
+            return copied
         if self.contiguous_for_certain:
             return self
         copied = Tensor.made(self.recorder, self.handle, ())
@@ -964,10 +986,11 @@ class Tensor(Attributes):
         self.recorder.asked_strides |= self.memory.argument
         return found
 
-    def clone(self, *_: Any, **__: Any) -> Tensor:
+    def clone(self, *_: Any, memory_format: Any = None, **__: Any) -> Tensor:
         """A copy, in memory of its own."""
         copied = Tensor(self.recorder, self.handle)
-        copied.memory.row_major = self.contiguous_for_certain
+        kept = self.contiguous_for_certain and not by_channels(memory_format)
+        copied.memory.row_major = kept
         return copied
 
     copy = clone
@@ -975,6 +998,11 @@ class Tensor(Attributes):
     def with_unknown_strides(self) -> Tensor:
         """The same in memory of its own, in which the axes may have any order."""
         return Tensor(self.recorder, self.handle)
+
+    @property
+    def real(self) -> Tensor:
+        """The same tensor: it has no imaginary part."""
+        return self.viewed()
 
     def detach(self) -> Tensor:
         """The same tensor: there are no gradients."""
@@ -1304,6 +1332,9 @@ def _extreme(
     pair = "dim" in kwargs or library == "torch"
     if not isinstance(axis, int) or (library == "numpy" and not pair):
         return found
+
+    # What it holds now; a write may come before somebody asks for the places.
+    x = x.clone()
 
     def places() -> Tensor:
         return call(f"arg{name}", x, *args, **kwargs)

@@ -41,7 +41,7 @@ from mirage_dsl.frontend.recorder import (
     normal_axes,
     normal_axis,
 )
-from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor
+from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor, by_channels
 from mirage_dsl.ops.table import OPERATORS
 
 # -- Activations -----------------------------------------------------------------------
@@ -134,18 +134,37 @@ def selu(x: Any) -> Any:
 
 def celu(x: Any, alpha: float = 1.0) -> Any:
     """The tensor, and alpha (exp(x / alpha) - 1) where it is negative."""
-    return alpha * elu(x / alpha)
+    return f.where(f.greater(x, 0), x, alpha * (f.exp(f.minimum(x, 0) / alpha) - 1))
 
 
 def prelu(x: Any, weight: Any) -> Any:
-    """The tensor, times a weight where it is negative: of all, or of each of axis 1."""
+    """The tensor, times a weight where it is negative: of all, or of each of axis 1.
+
+    Raises:
+        ShapeError: The weight has several axes.
+    """
+    if weight.ndim > 1:
+        raise ShapeError(
+            f"prelu with a weight of {shape_text(weight.handle)}; expected a number, "
+            "or a vector with one for each channel",
+            user_location(),
+        )
     if weight.ndim and x.ndim != 1:
         weight = c.per_channel(x, weight) if x.ndim else f.reshape(weight, ())
     return f.where(f.greater(x, 0), x, x * weight)
 
 
 def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
-    """The tensor between two limits, of integers without their fractions."""
+    """The tensor between two limits, of integers without their fractions.
+
+    Raises:
+        ShapeError: The lower limit is above the other one.
+    """
+    if min_val > max_val:
+        raise ShapeError(
+            f"hardtanh between {min_val} and {max_val}; expected the lower limit first",
+            user_location(),
+        )
     if f.holds_integers(x):
         min_val, max_val = int(min_val), int(max_val)
     return f.clamp(x, min_val, max_val)
@@ -172,7 +191,16 @@ def hardshrink(x: Any, lambd: float = 0.5) -> Any:
 
 
 def softshrink(x: Any, lambd: float = 0.5) -> Any:
-    """The tensor moved towards 0 by so much, at most to 0."""
+    """The tensor moved towards 0 by so much, at most to 0.
+
+    Raises:
+        ShapeError: The number is below 0.
+    """
+    if lambd < 0:
+        raise ShapeError(
+            f"softshrink by {lambd}; expected a number that is not below 0",
+            user_location(),
+        )
     return x - f.clamp(x, -lambd, lambd)
 
 
@@ -230,7 +258,8 @@ def log_softmax(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -
 
 def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of the sum of exponentials; of infinite ones too."""
-    largest = f.as_tensor("logsumexp", x).handle.value.dtype.max
+    x = f.as_floats(f.as_tensor("logsumexp", x))
+    largest = x.handle.value.dtype.max
     top = f.clamp(f.max(x, dim, keepdims=True), -largest, largest)
     found = top + f.log(f.sum(f.exp(x - top), dim, keepdims=True))
     return found if keepdim else f.squeeze(found, normal_axes(dim, x.ndim, "it"))
@@ -457,7 +486,7 @@ def _like(value: float) -> Any:
     """A function as `zeros_like`."""
 
     def like(x: Any, dtype: Any = None, **options: Any) -> Any:
-        return filled(x, x.shape, value, dtype, **_without_place(options))
+        return full_like(x, value, dtype, **options)
 
     return like
 
@@ -481,8 +510,11 @@ def fill(x: Any, value: Any) -> Any:
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
-    """A tensor of the same shape that holds one number."""
-    return filled(x, x.shape, fill_value, dtype, **_without_place(options))
+    """A tensor of the same shape that holds one number, in the same order of axes."""
+    found = filled(x, x.shape, fill_value, dtype, **_without_place(options))
+    by_rows = x.ordered and not by_channels(options.get("memory_format"))
+    found.memory.row_major &= by_rows
+    return found
 
 
 FILLED = {
@@ -1169,7 +1201,8 @@ def gradient(
         )
     x = f.as_floats(x)
     pairs = zip(axes, apart, strict=True)
-    return [_slopes(f.swapaxes(x, at, -1), d, edge_order, at) for at, d in pairs]
+    found = (_slopes(f.swapaxes(x, at, -1), d, edge_order, at) for at, d in pairs)
+    return [slopes.with_unknown_strides() for slopes in found]
 
 
 def _slopes(x: Any, spacing: Any, order: int, axis: int) -> Any:
@@ -1212,6 +1245,12 @@ def _last_two(count: int) -> tuple[int, int]:
 
 def pdist(input: Any, p: float = 2.0) -> Any:
     """The distances of all pairs of rows of a matrix."""
+    if input.ndim != 2 or input.shape[0] < 2:
+        raise ShapeError(
+            f"pdist of {shape_text(input.handle)}; expected a matrix of two rows or "
+            "more",
+            user_location(),
+        )
     rows, columns = _pairs(input, 2, replacement=False)
     return vector_norm(input[rows] - input[columns], p, -1)
 

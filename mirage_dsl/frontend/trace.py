@@ -45,6 +45,7 @@ from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.drawn import Drawn
 from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
+from mirage_dsl.frontend.operators import operator_of
 from mirage_dsl.frontend.program import Handle, TracedInput, build_graph, shape_text
 from mirage_dsl.frontend.rearranging import Selection
 from mirage_dsl.frontend.recorder import (
@@ -250,7 +251,7 @@ def _mode() -> type[Any]:
             args: Sequence[Any] = (),
             kwargs: Mapping[str, Any] | None = None,
         ) -> Any:
-            make, told = found.get(func), kwargs or {}
+            make, told = found.get(_of_operator(func)), kwargs or {}
             if make is None and not types and _draws(func):
                 return Drawn()
             if make is None:
@@ -263,6 +264,16 @@ def _mode() -> type[Any]:
             return make(*args, **{n: o for n, o in told.items() if n not in _SILENT})
 
     return TracedConstructors
+
+
+def _of_operator(function: Any) -> Any:
+    """PyTorch's function for one of its operators that make tensors; else the same."""
+    namespace, name = operator_of(function) or ("", "")
+    if namespace != "aten" or name not in CONSTRUCTORS:
+        return function
+    import torch
+
+    return getattr(torch, name)
 
 
 @cache

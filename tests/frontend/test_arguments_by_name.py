@@ -64,12 +64,47 @@ NAMED: dict[str, Function] = {
         torch.zeros_like(input=x) + torch.full_like(input=y, fill_value=2) + x
     ),
     "rsub": lambda x, y: torch.rsub(x, y, alpha=2),
+    "sums of products": lambda x, y: (
+        torch.addmv(input=x[0], mat=x.T, vec=y[:, 0], beta=2),
+        x.addbmm(batch1=x[None, :, :4], batch2=y[None]),
+        torch.addr(x, vec1=x[:, 0], vec2=y[0], alpha=3),
+        torch.addcmul(input=x, tensor1=x, tensor2=y, value=2),
+        x.addcdiv(tensor1=y, tensor2=x),
+    ),
+    "parts": lambda x, y: (
+        torch.split_with_sizes(x, split_sizes=[1, 3])
+        + torch.hsplit(y, sections=2)
+        + torch.vsplit(y, indices=[1, 2])
+        + (torch.unflatten(x, dim=1, sizes=(2, 3)),)
+    ),
+    "copies of windows": lambda x, y: torch.unfold_copy(x, size=2, dimension=1, step=2),
+    "cosines": lambda x, y: torch.cosine_similarity(x1=x, x2=y, dim=0),
 }
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_operands_by_name(name: str) -> None:
     function = NAMED[name]
+    found = mirage.kernel(lambda x, y: function(x, y))(X, Y)
+    torch.testing.assert_close(found, function(X, Y))
+
+
+METHODS: dict[str, Function] = {
+    "where": lambda x, y: (
+        torch.Tensor.where(x, x > 0, y),
+        torch.Tensor.where(y, condition=x > y, other=0.0),
+    ),
+    "formats": lambda x, y: (torch.Tensor.half(x), torch.Tensor.to(y, torch.float64)),
+    "an index": lambda x, y: torch.Tensor.__getitem__(x, (1, slice(2))),
+    "an operator": lambda x, y: torch.Tensor.__rpow__(x, 2) @ torch.Tensor.t(y),
+    "in a map": lambda x, y: tuple(map(torch.Tensor.contiguous, (x, y.T))),
+}
+"""PyTorch's methods, called as functions."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_as_functions(name: str) -> None:
+    function = METHODS[name]
     found = mirage.kernel(lambda x, y: function(x, y))(X, Y)
     torch.testing.assert_close(found, function(X, Y))
 

@@ -177,6 +177,47 @@ def test_strides_of_what_is_computed() -> None:
         answers(lambda x: x.is_contiguous(memory_format=torch.channels_last), x)
 
 
+LAST = torch.channels_last
+OTHER_STRIDES: dict[str, Callable[[Any], Any]] = {
+    "float": lambda x: x.float(memory_format=LAST),
+    "half": lambda x: x.half(memory_format=LAST),
+    "double": lambda x: x.double(memory_format=LAST),
+    "to": lambda x: x.to(memory_format=LAST),
+    "to a dtype": lambda x: x.to(torch.float64, memory_format=LAST),
+    "contiguous": lambda x: x.contiguous(memory_format=LAST),
+    "clone": lambda x: torch.clone(x, memory_format=LAST),
+    "zeros_like": lambda x: torch.zeros_like(x, memory_format=LAST) + x,
+    "ones_like": lambda x: torch.ones_like(x.mT) * x.mT,
+    "sort": lambda x: x.mT.sort(0).values,
+    "argsort": lambda x: x.mT.argsort(0),
+    "an index": lambda x: x.mT[torch.tensor([1, 0])],
+    "flip": lambda x: x.mT.flip(-1),
+    "rot90": lambda x: x.rot90(1, (2, 3)),
+    "windows": lambda x: x.unfold(3, 2, 1),
+    "inverse": torch.linalg.inv,
+    "factors": lambda x: torch.linalg.qr(x).Q,
+    "spectrum": lambda x: torch.fft.irfft(x, 6, 1),
+    "shuffled": lambda x: torch.nn.functional.channel_shuffle(x.permute(0, 3, 1, 2), 2),
+    "pooled": lambda x: torch.nn.functional.max_pool2d(
+        x.permute(0, 3, 1, 2), 2, return_indices=True
+    )[0],
+}
+"""What is not row-major in PyTorch."""
+
+
+@pytest.mark.parametrize("name", OTHER_STRIDES)
+def test_what_has_other_strides_in_pytorch_does_not_tell_them(name: str) -> None:
+    def given(x: Any) -> Any:
+        return OTHER_STRIDES[name](x * 2)
+
+    x = torch.randn(2, 4, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert not given(x).is_contiguous()
+    with pytest.raises(TraceError, match=r"is_contiguous\(\) is not known"):
+        answers(lambda x: given(x).is_contiguous(), x)
+    found = mirage.kernel(given)(x)
+    torch.testing.assert_close(found, given(x), check_stride=False)
+
+
 def test_a_function_that_asks_for_strides_is_traced_for_each_layout() -> None:
     @mirage.kernel
     def function(x: Any) -> Any:
@@ -207,6 +248,15 @@ def test_strides_of_dynamic_extents_are_refused() -> None:
     function.__annotations__["x"] = mirage.f32["n", 8]
     with pytest.raises(TraceError, match=r"stride\(\) is not known"):
         mirage.kernel(dynamic=("n",))(function)(torch.ones(4, 8))
+
+
+def test_which_dynamic_extents_are_1_is_not_known() -> None:
+    def function(x: Any) -> Any:
+        return x.squeeze() * 2
+
+    function.__annotations__["x"] = mirage.f32["n", 1]
+    with pytest.raises(ShapeError, match="may have the extent 1 as well"):
+        mirage.kernel(dynamic=("n",))(function)(torch.ones(4, 1))
 
 
 def test_other_devices_are_refused() -> None:

@@ -95,6 +95,22 @@ def test_truths_of_numbers() -> None:
     assert all(map(torch.equal, found, close(a, b)))
 
 
+def test_logarithms_of_numbers_at_their_end() -> None:
+    def products(x: Any) -> Any:
+        return torch.xlogy(x, 0) + torch.special.xlog1py(x, -1.0) + torch.xlogy(x, 3)
+
+    same(products, torch.tensor(SPECIAL))
+    with pytest.raises(mirage.MirageError, match="NaN"):
+        mirage.kernel(lambda x: torch.xlogy(x, -1)).trace(ORDINARY)
+
+
+def test_celu_is_the_largest_number_there() -> None:
+    x = torch.tensor([1.7976931348623157e308, 1.0, -0.5, -1e308], dtype=torch.float64)
+    celu = torch.nn.functional.celu
+    found = mirage.kernel(lambda x: celu(x, 0.8))(x)
+    torch.testing.assert_close(found, celu(x, 0.8))
+
+
 def test_powers_are_float64() -> None:
     def powers(a: Any, n: Any) -> Any:
         return (

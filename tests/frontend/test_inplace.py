@@ -87,15 +87,25 @@ def copies_of_all(x: Any) -> Any:
     """What moves nothing with these arguments is a copy all the same."""
     found = [F.pad(x, (0, 0)), F.pad(x, (-1, 0)), x.roll(0), x.roll(4, 0), x.flip(())]
     found += [x.repeat(1, 1), x.tile(1), x.tril(4), torch.hstack([x]), deepcopy(x)]
-    found += [x[:1].flip(0), x.roll(0, 1)]
+    found += [x[:1].flip(0), x.roll(0, 1), torch.linalg.matrix_power(x, 1)]
+    found += [F.pixel_shuffle(x[None], 1), F.pixel_unshuffle(x[None], 1)]
+    found += [x.to(copy=True), x[None, None].clone(memory_format=torch.channels_last)]
     x += 1
     for each in found:
         each *= 2
     return tuple(found)
 
 
+def places_of_what_was(x: Any) -> Any:
+    largest, least = x.max(1), x.min(dim=0)
+    x[:, 0] = 9
+    x[1] = -9
+    return largest.indices.float(), least[1].float(), largest.values
+
+
 def no_copies(x: Any) -> Any:
     found = [x.contiguous(), x.reshape(-1), x.to(x.dtype), x.detach(), x.data, +x]
+    found += [x.real, x.to(), x.to(memory_format=torch.contiguous_format)]
     found += [x.view(-1), x.flatten(), x.ravel(), x[None], x.squeeze(), x[...]]
     found += [x.mT, x.permute(1, 0), x.transpose(0, 1), x.swapaxes(0, 1), x.t()]
     found += [x.unsqueeze(1), x.movedim(0, 1), x.to(x)]
@@ -180,6 +190,7 @@ CHANGES: dict[str, Function] = {
     "copies": copies,
     "copies of all": copies_of_all,
     "no copies": no_copies,
+    "places": places_of_what_was,
     "masks": under_masks,
     "split axes": split_axes,
     "objects": other_objects,
@@ -369,6 +380,14 @@ def test_what_depends_on_strides_is_not_guessed() -> None:
     message = refused(TraceError, function, "y * 2")
     assert "depends on strides" in message
     assert "clone()" in message
+
+    def by_channels(x: Any) -> Any:
+        y = (x * 1).view(1, 2, 2, 4)
+        z = y.to(memory_format=torch.channels_last)
+        z += 1
+        return y * 2
+
+    assert "depends on strides" in refused(TraceError, by_channels, "y * 2")
 
     def only_one_is_read(x: Any) -> Any:
         y = x.T * 1

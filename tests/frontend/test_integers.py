@@ -238,3 +238,16 @@ def test_programs_are_well_formed_texts(name: str) -> None:
     program = mirage.kernel(function).trace(*[mirage.spec((5, 8), "int32")] * count)
     check_or_raise(program)
     assert parse(str(program)) == program
+
+
+def test_constant_tensors_beyond_f64_are_refused() -> None:
+    most = torch.iinfo(torch.int64).max
+    x = torch.arange(4).view(2, 2)
+    for function in (
+        lambda x: torch.where(x > 0, x, torch.tensor(most)),
+        lambda x: x.new_full((), most) + x,
+        lambda x: torch.full((2,), most) + x,
+        lambda x: torch.masked.amin(x, 1, mask=x > 0),
+    ):
+        with pytest.raises(mirage.MirageError, match="beyond 2\\*\\*53"):
+            mirage.kernel(function).trace(x)

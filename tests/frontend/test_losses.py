@@ -126,6 +126,19 @@ def test_rankings_of_integers_without_a_sign() -> None:
     assert torch.equal(mirage.kernel(ranked)(x, y, sign), ranked(x, y, sign))
 
 
+def test_losses_of_integers_and_of_numbers() -> None:
+    def losses(x: Any, y: Any) -> Any:
+        n, m = (10 * x).long(), (10 * y).long()
+        return (
+            F.margin_ranking_loss(n, m, m, reduction="sum"),
+            F.kl_div(x[0, 0], torch.sigmoid(y[0, 0]), reduction="batchmean"),
+            torch.logsumexp(n, 1),
+        )
+
+    found = mirage.kernel(losses)(X, Y)
+    torch.testing.assert_close(found, losses(X, Y))
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_margins_of_labels(reduction: str) -> None:
     label = torch.tensor([0, 5, 2, 2, 1])

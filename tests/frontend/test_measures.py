@@ -285,8 +285,18 @@ CASES: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
         (N,),
     ),
     "sums of singular values": (lambda m: torch.norm(m, "nuc"), (M,)),
+    "sums that are truth values": (
+        lambda m, n: (
+            m.sum(0, dtype=torch.bool),
+            torch.sum(n, dtype=torch.bool),
+            torch.sum(m > 0, 1, True, dtype=torch.bool),
+        ),
+        (M, N),
+    ),
     "copies of views": (
         lambda m: (
+            torch.clone(m, memory_format=torch.contiguous_format),
+            torch.stack([m.sum(), *(part.sum() for part in m[:0].chunk(2))]),
             torch.permute_copy(m, (1, 0)),
             *torch.unbind_copy(m),
             torch.narrow_copy(m, 1, 1, 2),
@@ -359,6 +369,15 @@ REFUSED: dict[str, tuple[str, Function]] = {
         "make it outside",
         lambda x: torch.linspace(x[0, 0], x[0, 1], 5, dtype=torch.int64),
     ),
+    "a limit below the other": ("lower limit", lambda x: F.hardtanh(x, 1.0, -1.0)),
+    "a shrinking below 0": ("not below 0", lambda x: F.softshrink(x, -0.5)),
+    "slopes of many channels": ("a vector with one", lambda x: F.prelu(x, x)),
+    "filling by a vector": ("without axes", lambda x: x.masked_fill(x > 0, x[0])),
+    "a difference of order -1": ("0 or more", lambda x: torch.diff(x, -1)),
+    "pairs of one row": ("two rows or more", lambda x: torch.pdist(x[:1])),
+    "the transpose of matrices": ("expected a matrix", lambda x: x[None].t()),
+    "the trace of matrices": ("expected a matrix", lambda x: torch.trace(x[None])),
+    "truths to the power -1": ("convert to floats", lambda x: (x > 0) ** -1),
     "truths added": ("truth values", lambda x: torch.addr(x > 0, x[:, 0], x[0])),
 }
 

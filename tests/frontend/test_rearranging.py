@@ -20,6 +20,13 @@ TORCH: dict[str, Callable[[Any], Any]] = {
     "repeat by more axes": lambda x: x.repeat(2, 1, 1, 2),
     "repeat is a copy": lambda x: (x.repeat(1, 1, 1).mul_(2), x + 0),
     "tile": lambda x: torch.tile(x, (2,)) + x.tile(1, 2),
+    "what is empty": lambda x: (
+        torch.cat([x[:0].flatten(), x[0, 0]]),
+        torch.cat([x[:0].roll(1, 0).flip(0), x]),
+        torch.cat([x[:0].split(2)[0], x]),
+        torch.cat([x[:0, ::2], x[:, ::2]]),
+        torch.cat([x[:, :, :0].mT.reshape(-1), x[0, 0]]),
+    ),
     "roll": lambda x: torch.roll(x, (1, -2), (0, 2)),
     "roll of all": lambda x: x[1, 2].roll(4),
     "flip": lambda x: x.flip(0, -1) + torch.flip(x, (1,)),
@@ -99,6 +106,7 @@ NUMPY: dict[str, Callable[[Any], Any]] = {
     "pad the edges": lambda x: np.pad(x, 1, mode="edge"),
     "flip": lambda x: np.flip(x, 0) + np.flip(x),
     "tile": lambda x: np.tile(x, (2, 1, 1)) * 2,
+    "trace": lambda x: np.trace(x[:, :2]) + x.trace(),
     "stacks": lambda x: np.vstack([np.hstack([x[0], x[1]]), np.hstack([x[1], x[0]])]),
 }
 
@@ -129,6 +137,8 @@ def test_what_is_not_possible_says_why() -> None:
         (lambda x: x[None].expand(65, 4, 100), "expand the result"),
         (lambda x: F.pad(x, (1, 1), mode="wrap"), "one of the modes"),
         (lambda x: x[:0], "one constant"),
+        (lambda x: F.pad(x[:, :0], (1, 1)), "empty along axis 1"),
+        (lambda x: torch.diagflat(x[0, :0], 1), "empty along axis"),
     ):
         with pytest.raises(mirage.MirageError, match=text):
             mirage.kernel(function).trace(large)
