@@ -453,12 +453,17 @@ class BoundKernel:
             )
         prepared = [as_torch(t) for t in tensors]
         interpret = device == "cpu"
+        # Into NumPy's arrays results are copied: these may have strides below 0.
+        arrays = not all(map(is_torch, taken))
+        places = [] if arrays else taken
         executable = self._executable(prepared, interpret=interpret)
         try:
-            found = executable(*prepared, out=taken)
+            found = executable(*prepared, out=places)
         except RefusedError as error:
             executable = self._by_libraries(prepared, error, interpret=interpret)
-            found = executable(*prepared, out=taken)
+            found = executable(*prepared, out=places)
+        if arrays:
+            return copied(found, taken, out)
         return self.trace.rebuild(found if taken else self.trace.alike(found, tensors))
 
     def _check_places(self, out: Any) -> None:

@@ -1337,7 +1337,19 @@ def take_along_dim(x: Any, index: Any, axis: Any) -> Any:
 
 
 def rowshift(x: Any, axis: Any) -> Tensor:
-    """What a row of exponents is shifted by: its maximum, whose value cannot matter."""
+    """What a row of exponents is shifted by: its maximum, whose value cannot matter.
+
+    Raises:
+        DTypeError: The exponents are integers, of which PyTorch makes no softmax.
+    """
+    x = as_tensor("softmax", x)
+    dtype = x.handle.value.dtype
+    if dtype.is_integer:
+        raise DTypeError(
+            f"softmax takes floats, found {dtype.long_name}; convert it, as with "
+            ".to(torch.float32) or .astype(np.float32)",
+            user_location(),
+        )
     return reduced(ROWSHIFT, "softmax", x, axis, True)
 
 

@@ -230,7 +230,8 @@ def log_softmax(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -
 
 def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of the sum of exponentials; of infinite ones too."""
-    largest = f.as_tensor("logsumexp", x).handle.value.dtype.max
+    x = f.as_floats(f.as_tensor("logsumexp", x))
+    largest = x.handle.value.dtype.max
     top = f.clamp(f.max(x, dim, keepdims=True), -largest, largest)
     found = top + f.log(f.sum(f.exp(x - top), dim, keepdims=True))
     return found if keepdim else f.squeeze(found, normal_axes(dim, x.ndim, "it"))
