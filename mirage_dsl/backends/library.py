@@ -342,7 +342,6 @@ def _view(
     size: Callable[[str], str],
 ) -> str:
     name, dims = operand.text, operand.dims
-    attrs = dict(node.attrs)
     fields: dict[str, object] = {"dtype": torch_dtype(dtype)}
     if node.factored is not None:
         factors = node.factored.factors
@@ -356,12 +355,18 @@ def _view(
         at = dims.index(first)
         sizes = f"({', '.join(map(size, factors))})"
         fields.update(axis=at, last=at + len(factors) - 1, sizes=sizes)
-    if "start" in attrs:
-        start, stop = attrs["start"], attrs["stop"]
-        assert isinstance(start, int)
-        assert isinstance(stop, int)
-        fields.update(axis=dims.index(str(attrs["dim"])), start=start)
-        fields["count"] = stop - start
+    part = node.sliced
+    if part is not None:
+        begin = str(part.start)
+        if part.start < 0:
+            extent = size(part.dim)
+            known = extent.isdigit()
+            begin = (
+                str(int(extent) + part.start) if known else f"{extent} - {-part.start}"
+            )
+        count = part.length(None)
+        count_text = size(part.to) if count is None else str(count)
+        fields.update(axis=dims.index(part.dim), start=begin, count=count_text)
     return template.format(name, **fields)
 
 

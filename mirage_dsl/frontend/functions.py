@@ -1578,7 +1578,7 @@ def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     at = normal_axis(axis, x.ndim, "split")
     extent = x.handle.shape[at]
     if extent is None:
-        raise UnsupportedError("split of a dynamic axis", user_location())
+        raise _parts_unknown("split", at)
     if is_sequence(sizes):
         lengths = [integer(s, "a size") for s in sizes]
     else:
@@ -1595,6 +1595,14 @@ def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     return tuple(narrow(x, at, s, n) for s, n in zip(starts, lengths, strict=True))
 
 
+def _parts_unknown(what: str, axis: int) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what} of axis {axis}, whose extent is dynamic: slice it by numbers, as "
+        "x[:4] and x[4:], give the function the parts, or take the dim out of dynamic=",
+        user_location(),
+    )
+
+
 @public
 def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
     """An axis cut into so many pieces, the last one shorter if need be."""
@@ -1602,7 +1610,7 @@ def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
     at = normal_axis(axis, x.ndim, "chunk")
     extent = x.handle.shape[at]
     if extent is None:
-        raise UnsupportedError("chunk of a dynamic axis", user_location())
+        raise _parts_unknown("chunk", at)
     return split(x, -(-extent // integer(chunks, "chunks")), at)
 
 
