@@ -61,9 +61,15 @@ from mirage_dsl.frontend.arguments import (
     without_strides,
 )
 from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
-from mirage_dsl.frontend.program import Handle, Operand, extents_of, shape_text, vars_of
+from mirage_dsl.frontend.program import (
+    KEPT,
+    Handle,
+    Operand,
+    extents_of,
+    shape_text,
+    vars_of,
+)
 from mirage_dsl.frontend.recorder import (
-    RECORDING,
     Recorder,
     Size,
     SymbolicSize,
@@ -167,10 +173,9 @@ def as_operand(value: object) -> Operand:
     kind = type(value)
     module = kind.__module__.partition(".")[0]
     if module in ("numpy", "torch"):
-        kept = "" if RECORDING.get() else "; or a cache has kept the tensor of a trace"
         raise TraceError(
             f"a {module} {kind.__name__} that is no argument of the function; pass it "
-            f"as an argument, so that its values are not frozen into the program{kept}",
+            "as an argument, so that its values are not frozen into the program",
             user_location(),
         )
     raise TraceError(
@@ -460,14 +465,16 @@ def recorder_of(what: str, operands: tuple[Any, ...]) -> Recorder:
     """The trace that the operands belong to.
 
     Raises:
-        TraceError: There is no tensor among them, or they belong to two traces.
+        TraceError: There is no tensor among them, or they belong to two traces, or to
+            one that has ended.
     """
     found = {id(o.recorder): o.recorder for o in operands if isinstance(o, Tensor)}
+    if any(recorder.closed for recorder in found.values()):
+        raise TraceError(f"{what} of {KEPT}", user_location())
     if len(found) > 1:
         raise TraceError(
-            f"{what} of tensors of two different traces; a symbolic tensor must not be "
-            "kept outside of the decorated function, as functools.cache or a dict do: "
-            "make it there, and pass it as an argument",
+            f"{what} of tensors of two different traces, or graphs: a tensor is of the "
+            "one that made it; make it there, or pass it as an argument",
             user_location(),
         )
     if not found:

@@ -173,6 +173,14 @@ Operand = Handle | Scalar
 """What an operator takes; a constant has extents of variables, by their names."""
 
 
+KEPT = (
+    "a tensor of a trace that has ended, which has no values: while a kernel was "
+    "traced something kept it, as functools.cache, a dict or an attribute do; empty "
+    "that, make the tensor outside of the kernel, and pass it as an argument"
+)
+"""What of a traced tensor is left behind its trace."""
+
+
 _PAIR, _TAIL, _GROUP = range(3)
 """Kinds of what must hold of variables, in the order in which it is seen to."""
 
@@ -809,8 +817,7 @@ class ProgramRecord:
         location = user_location()
         if self.closed:
             raise TraceError(
-                f"{op.name} of a tensor whose trace has ended: a symbolic tensor must "
-                "not be kept outside of the decorated function",
+                f"{op.name} of {KEPT}",
                 location,
             )
         if self.constants and any(o in self.constants for o in operands):
