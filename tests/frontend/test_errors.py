@@ -449,9 +449,9 @@ def test_a_tensor_that_a_cache_has_kept_is_named() -> None:
 
     kernel, x = mirage.kernel(scaled), torch.ones(2, 3)
     assert torch.equal(kernel(x), x * torch.arange(3))
-    with pytest.raises(TraceError, match="a dict do"):
+    with pytest.raises(TraceError, match="a dict or an attribute do"):
         kernel(x)
-    with pytest.raises(TraceError, match="a cache has kept the tensor of a trace"):
+    with pytest.raises(TraceError, match="something kept it"):
         scaled(x)
 
 
