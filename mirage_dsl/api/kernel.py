@@ -708,7 +708,12 @@ class Executables:
 
     def _made(self, shapes: Shapes, interpret: bool) -> Executable:
         program = self._program.with_extents(bind_extents(self._program, shapes))
-        sized = resized(self._mugraph, self._free, shapes)
+        try:
+            sized = resized(self._mugraph, self._free, shapes)
+        except ShapeError as error:
+            # An extent that follows from none is what it was.
+            _leave(program, error.message)
+            return self._compiled(program, interpret)
         if sized == self._mugraph:
             return self._compiled(sized, interpret)
         if sized == program:
@@ -789,6 +794,12 @@ def _holds(graph: KernelGraph, program: KernelGraph) -> bool:
         if certificate.equivalent and finite:
             return True
         reason = str(certificate)
+    _leave(program, reason)
+    return False
+
+
+def _leave(program: KernelGraph, reason: str) -> None:
+    """Say that a program is left to library kernels at its extents."""
     sizes = ", ".join(f"{name} = {extent}" for name, extent in program.extents)
     log.warning(
         "%s with %s is left to library kernels; the μGraph for these sizes rounded up "
@@ -797,7 +808,6 @@ def _holds(graph: KernelGraph, program: KernelGraph) -> bool:
         sizes,
         reason,
     )
-    return False
 
 
 # -- How a repeated call takes its tensors ---------------------------------------------

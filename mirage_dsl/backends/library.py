@@ -156,6 +156,8 @@ def _filled(
 
 def _condition(operand: Argument, text: str) -> str:
     """What chooses, as truth."""
+    if operand.dtype is None:
+        return f"torch.full((), {text} != 0, device=device)"
     return text if operand.dtype == boolean else f"{text} != 0"
 
 
@@ -174,7 +176,7 @@ def _elementwise(
     forms: list[str] = []
     for at, operand in enumerate(operands):
         text = aligned(operand.text, operand.dims, result)
-        if operand.dtype is not None and op.chooses and at == 0:
+        if op.chooses and at == 0:
             forms.append(_condition(operand, text))
         elif operand.dtype is not None:
             forms.append(f"{text}{wide}")
@@ -219,10 +221,11 @@ def _of_integers(
     own = torch_dtype(next(d for d in dtypes if d.is_integer))
     forms: list[str] = []
     for at, operand in enumerate(operands):
-        if operand.dtype is not None:
-            text = aligned(operand.text, operand.dims, result)
-            chooses = op.chooses and at == 0
-            forms.append(_condition(operand, text) if chooses else text)
+        text = aligned(operand.text, operand.dims, result)
+        if op.chooses and at == 0:
+            forms.append(_condition(operand, text))
+        elif operand.dtype is not None:
+            forms.append(text)
         elif "torch." in template:
             forms.append(f"torch.full((), {operand.text}, dtype={own}, device=device)")
         else:

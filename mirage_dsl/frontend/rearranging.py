@@ -203,10 +203,12 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -
         before, behind = given[i : i + 2]
         if not (before or behind):
             continue
-        x = _without(x, axis, max(-before, 0), max(-behind, 0))
+        # Of numbers there may be more than is left of it.
+        whole, x = x, _without(x, axis, max(-before, 0), max(-behind, 0))
         before, behind = max(before, 0), max(behind, 0)
         if before or behind:
-            left, right = edges(x, axis, before, behind, number)
+            known = whole if edges is _constant else x
+            left, right = edges(known, axis, before, behind, number)
             x = f.concat([*left, x, *right], axis)
     return x.clone()
 

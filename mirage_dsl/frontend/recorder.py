@@ -1139,8 +1139,14 @@ class SymbolicSize:
         return self._vars
 
     def beside(self, vars: DimVars, dims: Unifier) -> int | None:
-        """How much more it is than the extent of an axis; None if that is another."""
-        return self.more if dims.resolve(vars) == dims.resolve(self._vars) else None
+        """How much more it is than the extent of an axis; None if nothing tells."""
+        both = dims.resolve(self._vars), dims.resolve(vars)
+        if both[0] == both[1]:
+            return self.more
+        if [len(axis) for axis in both] != [1, 1]:
+            return None
+        (root, own), (other, its) = (dims.measured(axis[0]) for axis in both)
+        return self.more + own - its if root is other else None
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TraceError(

@@ -83,6 +83,11 @@ SLICED: dict[str, F] = {
     "rolled": lambda x: torch.roll(x, 1, 0) + torch.roll(x, (-2, 3), (0, 1)),
     "reversed": lambda x: x.flip(0).cumsum(0).flip(0),
     "padded": lambda x: torch.nn.functional.pad(x, (0, 0, 1, 0))[:-1] - x,
+    "windows": lambda x: sum(
+        torch.nn.functional.pad(x, (0, 0, 2, 0))[i : x.shape[0] + i] * (i + 1)
+        for i in range(3)
+    ),
+    "shifted": lambda x: x - torch.nn.functional.pad(x, (0, 0, 1, -1)),
     "scanned": lambda x: x[1:].cumsum(0) * x[:-1],
     "the mean": lambda x: x[1:].sum(0) / x[1:].shape[0],
     "positions": lambda x: torch.arange(x.shape[0])[1:].float()[:, None] * x[1:],
