@@ -804,11 +804,9 @@ class Recorder(ProgramRecord):
         extents = [product(j) for j in joined]
         known = [e for e in extents if e is not None]
         target = (self.dims.fresh(sum(known) if len(known) == len(extents) else None),)
-        if len(extents) - len(known) == 1:
-            ((source, *_),) = (
-                self.dims.resolve(j) for j in joined if product(j) is None
-            )
-            self.dims.measure(target[0], source, sum(known))
+        open_parts = [self.dims.resolve(j) for j in joined if product(j) is None]
+        if [len(part) for part in open_parts] == [1]:
+            self.dims.measure(target[0], open_parts[0][0], sum(known))
         apart = vars_of(_replaced(first.axes, axis, target))
         number = self._joint()
         if self._is_apart(number):

@@ -218,6 +218,15 @@ def test_what_cannot_be_had_is_refused_with_the_line(name: str) -> None:
     assert error.value.location.file == __file__
 
 
+def test_rows_that_were_merged_measure_nothing() -> None:
+    def joined(x: mirage.f32["t", 8]) -> Any:
+        both = torch.cat([torch.relu(x).reshape(-1), x[0, :3]])
+        return both[: x.shape[0]]
+
+    with pytest.raises(mirage.MirageError, match="that is split into parts of 8"):
+        mirage.kernel(dynamic=("t",))(joined).trace(mirage.spec((16, 8), "float32"))
+
+
 def test_another_axis_is_no_bound() -> None:
     def other(x: mirage.f32["t", 8], y: mirage.f32["s", 8]) -> Any:
         return x[: y.shape[0] - 1] * 2
