@@ -13,7 +13,9 @@ It records the same operators as a decorated function, so it gives the same prog
 from __future__ import annotations
 
 import logging
+import math
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -57,8 +59,10 @@ from mirage_dsl.ir.graph import Input, KernelGraph
 if TYPE_CHECKING:
     from mirage_dsl.api.compatibility import Mugraphs
     from mirage_dsl.search.driver import EveryMugraph
-    from mirage_dsl.search.result import SearchResult
+    from mirage_dsl.search.result import Candidate, SearchResult
+    from mirage_dsl.search.segments import Progress
     from mirage_dsl.search.sizes import Constraints
+    from mirage_dsl.verify.certificate import Certificate
 
 
 # -- The builder without its search ----------------------------------------------------
@@ -590,7 +594,7 @@ def _resumed(
 
         if is_mirages(path):
             return from_json(path, program), True
-        return _of_program(SearchResult.load(path), program, path), True
+        return _of_program(SearchResult.load(path), program, path, options), True
     partial = path.with_name(f"{path.name}.partial")
     _add(options, "checkpoint", partial, "previous_checkpoint")
     result = search(**options)
@@ -599,25 +603,44 @@ def _resumed(
     return result, False
 
 
-def _of_program(result: SearchResult, program: KernelGraph, path: Path) -> SearchResult:
+def _of_program(
+    result: SearchResult, program: KernelGraph, path: Path, options: Mapping[str, Any]
+) -> SearchResult:
     """What a file holds of a program: of another one, what computes this one too.
+
+    What the time does not suffice for is left out, once there is something.
 
     Raises:
         EquivalenceError: There is nothing.
     """
+    from mirage_dsl.search.segments import silent
     from mirage_dsl.verify.verifier import verify
 
     if canonical_hash(result.program) == canonical_hash(program):
         return result
-    certified = [(c, verify(c.mugraph, program)) for c in result]
-    kept = [replace(c, certificate=found) for c, found in certified if found.ok]
+    told: Progress = options.get("progress") or silent
+    over = time.monotonic() + (options.get("budget_seconds") or math.inf)
+    kept: list[Candidate] = []
+    certificates: list[Certificate] = []
+    for at, candidate in enumerate(result):
+        if kept and time.monotonic() > over:
+            break
+        best = min((c.cost.microseconds for c in kept), default=None)
+        told("verify", at, len(result), best)
+        certificates.append(found := verify(candidate.mugraph, program))
+        if found.ok:
+            kept.append(replace(candidate, certificate=found))
     if not kept:
         raise EquivalenceError(
             f"{path} was written for another program, {result.program.name}, and no "
             f"μGraph of it computes {program.name}; name another file\n"
-            f"{certified[0][1]}"
+            f"{certificates[0]}"
         )
-    return replace(result, program=program, candidates=tuple(kept), proof=None)
+    short = result.cut_short or len(certificates) < len(result)
+    told("verify", len(result), len(result), kept[0].cost.microseconds)
+    return replace(
+        result, program=program, candidates=tuple(kept), proof=None, cut_short=short
+    )
 
 
 def _told(stage: str, done: int, of: int, best: float | None) -> None:

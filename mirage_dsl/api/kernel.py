@@ -91,6 +91,7 @@ from mirage_dsl.ir.maps import (
     bind_extents,
     complete_extents,
     derived_extents,
+    open_slices,
     parts,
     with_symbolic,
 )
@@ -251,6 +252,21 @@ class BoundKernel:
                 "tensors, or specs of typical sizes, to search or run it"
             )
         return self.program.with_extents(bind_extents(self.program, self._shapes))
+
+    @cached_property
+    def _cuts(self) -> bool:
+        """Whether it takes a part of a dynamic dim, which may be too short for it."""
+        return bool(open_slices(self.program))
+
+    def fits(self, shapes: Shapes | None) -> bool:
+        """Whether dynamic dims are long enough for what is sliced of them."""
+        if shapes is None or not self._cuts:
+            return True
+        try:
+            bind_extents(self.program, shapes, slices=True)
+        except ShapeError:
+            return False
+        return True
 
     def _typical(self, candidate: KernelGraph) -> KernelGraph:
         """A μGraph at the extents of dynamic dims that it was bound with."""
@@ -441,6 +457,8 @@ class BoundKernel:
             self._check_places(out)
             check_out(taken)
         tensors = [without_lazy_bits(t) for t in tensors]
+        if self._cuts:
+            bind_extents(self.program, [tuple(t.shape) for t in tensors], slices=True)
         device = device_kind([*tensors, *taken])
         given = any(map(is_torch, tensors))
         if device == "cpu" and not (given and self._backend.takes(device)):
@@ -453,12 +471,17 @@ class BoundKernel:
             )
         prepared = [as_torch(t) for t in tensors]
         interpret = device == "cpu"
+        # Into NumPy's arrays results are copied: these may have strides below 0.
+        arrays = not all(map(is_torch, taken))
+        places = [] if arrays else taken
         executable = self._executable(prepared, interpret=interpret)
         try:
-            found = executable(*prepared, out=taken)
+            found = executable(*prepared, out=places)
         except RefusedError as error:
             executable = self._by_libraries(prepared, error, interpret=interpret)
-            found = executable(*prepared, out=taken)
+            found = executable(*prepared, out=places)
+        if arrays:
+            return copied(found, taken, out)
         return self.trace.rebuild(found if taken else self.trace.alike(found, tensors))
 
     def _check_places(self, out: Any) -> None:
@@ -629,12 +652,15 @@ def free_dims(graph: KernelGraph, program: KernelGraph) -> frozenset[str]:
 def resized(graph: KernelGraph, free: Collection[str], shapes: Shapes) -> KernelGraph:
     """The graph with the extents of `free` dims, and what follows, that shapes tell.
 
+    What is sliced may be too short for it: that is for `check` to say.
+
     Raises:
         ShapeError: The shapes contradict the inputs' types or each other.
     """
     if not free:
         return graph
-    bound = bind_extents(graph.with_extents(dict.fromkeys(free)), shapes)
+    symbolic = graph.with_extents(dict.fromkeys(free))
+    bound = bind_extents(symbolic, shapes)
     return graph.with_extents(derived_extents(graph, bound))
 
 
@@ -656,6 +682,7 @@ class Executables:
         self._backend = backend_named(backend)
         self._program = program
         self._free = free_dims(mugraph, program)
+        self._cuts = bool(open_slices(program))
         self._mugraph = complete_extents(mugraph, mugraph.extent_of)
         self._most = {n: e for n, e in self._mugraph.extents if e is not None}
         self._known: dict[object, Executable] = {}
@@ -680,13 +707,19 @@ class Executables:
         return found
 
     def _made(self, shapes: Shapes, interpret: bool) -> Executable:
-        sized = resized(self._mugraph, self._free, shapes)
+        program = self._program.with_extents(bind_extents(self._program, shapes))
+        try:
+            sized = resized(self._mugraph, self._free, shapes)
+        except ShapeError as error:
+            # An extent that follows from none is what it was.
+            _leave(program, error.message)
+            return self._compiled(program, interpret)
         if sized == self._mugraph:
             return self._compiled(sized, interpret)
-        program = self._program.with_extents(bind_extents(self._program, shapes))
         if sized == program:
             return self._compiled(program, interpret)
-        kind = _kind(sized)
+        # Where dims are sliced, what lies ahead of what changes with their extents.
+        kind = sized.extents if self._cuts else _kind(sized)
         if kind not in self._verified:
             self._verified[kind] = _holds(sized, program)
         if not self._verified[kind]:
@@ -761,6 +794,12 @@ def _holds(graph: KernelGraph, program: KernelGraph) -> bool:
         if certificate.equivalent and finite:
             return True
         reason = str(certificate)
+    _leave(program, reason)
+    return False
+
+
+def _leave(program: KernelGraph, reason: str) -> None:
+    """Say that a program is left to library kernels at its extents."""
     sizes = ", ".join(f"{name} = {extent}" for name, extent in program.extents)
     log.warning(
         "%s with %s is left to library kernels; the μGraph for these sizes rounded up "
@@ -769,7 +808,6 @@ def _holds(graph: KernelGraph, program: KernelGraph) -> bool:
         sizes,
         reason,
     )
-    return False
 
 
 # -- How a repeated call takes its tensors ---------------------------------------------
@@ -1220,11 +1258,19 @@ class Kernel:
         return self._bind(bind_arguments(self.function, args, kwargs))
 
     def _bind(self, arguments: Arguments) -> BoundKernel:
-        found, dynamic = arguments, self.options.dynamic
+        bound = self._bind_for(arguments, self.options)
+        if not self.options.dynamic or bound.fits(known_shapes(arguments.specs)):
+            return bound
+        # To eager a slice means less there, or nothing.
+        options = replace(self.options, dynamic=(), mugraph=None)
+        return self._bind_for(arguments, options)
+
+    def _bind_for(self, arguments: Arguments, options: Options) -> BoundKernel:
+        found, dynamic = arguments, options.dynamic
         if dynamic:
             found = rounded(arguments, dynamic)
         # What is traced alike for another device or library is one program.
-        given: tuple[object, ...] = found.specs, found.constants, found.origin
+        given: tuple[object, ...] = found.specs, found.constants, found.origin, dynamic
         strides = tuple(map(strides_of, arguments.tensors))
         if self._asks_strides:
             given = *given, strides
@@ -1239,7 +1285,7 @@ class Kernel:
                 specs = found.specs
                 if dynamic:
                     specs = typical(trace.program, found, arguments)
-                bound = BoundKernel(trace, specs, self.options, self._calls.forget)
+                bound = BoundKernel(trace, specs, options, self._calls.forget)
             # Where the trace has changed what it reads, it serves this call alone.
             key = bound if reads.changed() else self._look().key
             self._bound[*given, key] = bound

@@ -156,6 +156,8 @@ def _filled(
 
 def _condition(operand: Argument, text: str) -> str:
     """What chooses, as truth."""
+    if operand.dtype is None:
+        return f"torch.full((), {text} != 0, device=device)"
     return text if operand.dtype == boolean else f"{text} != 0"
 
 
@@ -174,7 +176,7 @@ def _elementwise(
     forms: list[str] = []
     for at, operand in enumerate(operands):
         text = aligned(operand.text, operand.dims, result)
-        if operand.dtype is not None and op.chooses and at == 0:
+        if op.chooses and at == 0:
             forms.append(_condition(operand, text))
         elif operand.dtype is not None:
             forms.append(f"{text}{wide}")
@@ -219,10 +221,11 @@ def _of_integers(
     own = torch_dtype(next(d for d in dtypes if d.is_integer))
     forms: list[str] = []
     for at, operand in enumerate(operands):
-        if operand.dtype is not None:
-            text = aligned(operand.text, operand.dims, result)
-            chooses = op.chooses and at == 0
-            forms.append(_condition(operand, text) if chooses else text)
+        text = aligned(operand.text, operand.dims, result)
+        if op.chooses and at == 0:
+            forms.append(_condition(operand, text))
+        elif operand.dtype is not None:
+            forms.append(text)
         elif "torch." in template:
             forms.append(f"torch.full((), {operand.text}, dtype={own}, device=device)")
         else:
@@ -342,7 +345,6 @@ def _view(
     size: Callable[[str], str],
 ) -> str:
     name, dims = operand.text, operand.dims
-    attrs = dict(node.attrs)
     fields: dict[str, object] = {"dtype": torch_dtype(dtype)}
     if node.factored is not None:
         factors = node.factored.factors
@@ -356,12 +358,18 @@ def _view(
         at = dims.index(first)
         sizes = f"({', '.join(map(size, factors))})"
         fields.update(axis=at, last=at + len(factors) - 1, sizes=sizes)
-    if "start" in attrs:
-        start, stop = attrs["start"], attrs["stop"]
-        assert isinstance(start, int)
-        assert isinstance(stop, int)
-        fields.update(axis=dims.index(str(attrs["dim"])), start=start)
-        fields["count"] = stop - start
+    part = node.sliced
+    if part is not None:
+        begin = str(part.start)
+        if part.start < 0:
+            extent = size(part.dim)
+            known = extent.isdigit()
+            begin = (
+                str(int(extent) + part.start) if known else f"{extent} - {-part.start}"
+            )
+        count = part.length(None)
+        count_text = size(part.to) if count is None else str(count)
+        fields.update(axis=dims.index(part.dim), start=begin, count=count_text)
     return template.format(name, **fields)
 
 

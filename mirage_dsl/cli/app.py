@@ -7,7 +7,6 @@ import functools
 import importlib
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -84,12 +83,24 @@ class _NewFile(click.Path):
         path = Path(value).absolute()
         if not path.parent.is_dir():
             self.fail(f"{value}: there is no directory {path.parent}", param, ctx)
-        if not path.exists() and not os.access(path.parent, os.W_OK):
-            self.fail(f"{value}: {path.parent} cannot be written to", param, ctx)
+        reason = None if path.exists() else _not_created(path)
+        if reason is not None:
+            said = f"{value}: {path.parent} cannot be written to: {reason}"
+            self.fail(said, param, ctx)
         if value == "-" or path.suffix == self.never:
             text = f"found {value!r}, expected the name of a file for {self.kept}"
             self.fail(f"{text}, which does not end in {self.never}", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def _not_created(path: Path) -> str | None:
+    """Why there can be no such file; None if there can: it is tried, and removed."""
+    try:
+        path.open("xb").close()
+        path.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 NEW_TEXT = _NewFile("the text of a μGraph", ".json")

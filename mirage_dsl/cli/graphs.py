@@ -25,11 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.cli.app import (
+    ERROR,
     MU_FILE,
+    NEGATIVE,
     NEW_RESULT,
     NEW_TEXT,
     SEED,
     answer,
+    fail,
     json_option,
     negative,
     progress_bar,
@@ -37,6 +40,7 @@ from mirage_dsl.cli.app import (
     say_json,
 )
 from mirage_dsl.core.errors import (
+    CacheError,
     CheckError,
     CompileError,
     MirageError,
@@ -340,26 +344,35 @@ def check_command(files: tuple[str, ...], as_json: bool) -> None:
     """Say whether each of FILES holds a well-formed μGraph; exit 1 if one does not.
 
     Checks syntax, types, dims, stages and maps.  Whether it computes what it should is
-    another question: see `mirage-dsl verify`.
+    another question: see `mirage-dsl verify`.  All are checked; exit 2 if one cannot be
+    read.
     """
-    found = {file: _problems(file) for file in files}
+    found = [(file, *_checked(file)) for file in files]
     if as_json:
-        say_json([{"file": f, "ok": not p, "problems": p} for f, p in found.items()])
+        say_json([{"file": f, "ok": not p, "problems": p} for f, _, p in found])
     else:
-        for file, problems in found.items():
+        for file, _, problems in found:
             say("\n".join(problems) if problems else f"{file}: ok")
-    if any(found.values()):
-        negative()
+    code = max(code for _, code, _ in found)
+    if code:
+        sys.exit(code)
 
 
-def _problems(file: str) -> list[str]:
+def _checked(file: str) -> tuple[int, list[str]]:
+    """The exit code that one file asks for, and what is wrong with it."""
     from mirage_dsl.ir.check import check
 
     try:
         graph = read_graph(file)
     except (ParseError, CheckError) as error:
-        return [str(error)]
-    return [str(d) if d.location is not None else f"{file}: {d}" for d in check(graph)]
+        return NEGATIVE, [str(error)]
+    except CacheError as error:
+        return ERROR, [str(error)]
+    except OSError as error:
+        return ERROR, [f"{file}: {error.strerror}"]
+    found = check(graph)
+    problems = [str(d) if d.location is not None else f"{file}: {d}" for d in found]
+    return NEGATIVE if problems else 0, problems
 
 
 @click.command(
@@ -952,7 +965,7 @@ def search_command(
             seed=seed,
             progress=progress,
         )
-    _write(result, output, save)
+    _write(result, output, save, as_json=as_json)
     if mine is None:
         answer(as_json, result.to_json(), describe(result, show_all=show_all))
         return
@@ -960,12 +973,21 @@ def search_command(
     answer(as_json, found.to_json(), str(found))
 
 
-def _write(result: SearchResult, output: str | None, save: str | None) -> None:
-    """The best μGraph and the whole result, to the files that are asked for."""
-    if output is not None:
-        Path(output).write_text(str(result.best.mugraph), encoding="utf-8")
-    if save is not None:
-        result.save(save)
+def _write(
+    result: SearchResult, output: str | None, save: str | None, *, as_json: bool
+) -> None:
+    """The best μGraph and the whole result, to the files that are asked for.
+
+    Where that fails the result is printed: the search is not to be lost.
+    """
+    try:
+        if output is not None:
+            Path(output).write_text(str(result.best.mugraph), encoding="utf-8")
+        if save is not None:
+            result.save(save)
+    except OSError as error:
+        answer(as_json, result.to_json(), describe(result))
+        fail(error, as_json=False)
 
 
 def describe(result: SearchResult, *, show_all: bool = False) -> str:

@@ -123,6 +123,10 @@ class CheckError(MirageError):
     """A μGraph that is not well formed."""
 
 
+class TruthError(CheckError):
+    """A μGraph that computes with truth values what takes numbers alone."""
+
+
 class ParseError(MirageError):
     """A `.mu` text that is not in the language."""
 

@@ -61,9 +61,15 @@ from mirage_dsl.frontend.arguments import (
     without_strides,
 )
 from mirage_dsl.frontend.memory import Arranged, Expanded, Flattened
-from mirage_dsl.frontend.program import Handle, Operand, extents_of, shape_text, vars_of
+from mirage_dsl.frontend.program import (
+    KEPT,
+    Handle,
+    Operand,
+    extents_of,
+    shape_text,
+    vars_of,
+)
 from mirage_dsl.frontend.recorder import (
-    RECORDING,
     Recorder,
     Size,
     SymbolicSize,
@@ -167,10 +173,9 @@ def as_operand(value: object) -> Operand:
     kind = type(value)
     module = kind.__module__.partition(".")[0]
     if module in ("numpy", "torch"):
-        kept = "" if RECORDING.get() else "; or a cache has kept the tensor of a trace"
         raise TraceError(
             f"a {module} {kind.__name__} that is no argument of the function; pass it "
-            f"as an argument, so that its values are not frozen into the program{kept}",
+            "as an argument, so that its values are not frozen into the program",
             user_location(),
         )
     raise TraceError(
@@ -460,14 +465,16 @@ def recorder_of(what: str, operands: tuple[Any, ...]) -> Recorder:
     """The trace that the operands belong to.
 
     Raises:
-        TraceError: There is no tensor among them, or they belong to two traces.
+        TraceError: There is no tensor among them, or they belong to two traces, or to
+            one that has ended.
     """
     found = {id(o.recorder): o.recorder for o in operands if isinstance(o, Tensor)}
+    if any(recorder.closed for recorder in found.values()):
+        raise TraceError(f"{what} of {KEPT}", user_location())
     if len(found) > 1:
         raise TraceError(
-            f"{what} of tensors of two different traces; a symbolic tensor must not be "
-            "kept outside of the decorated function, as functools.cache or a dict do: "
-            "make it there, and pass it as an argument",
+            f"{what} of tensors of two different traces, or graphs: a tensor is of the "
+            "one that made it; make it there, or pass it as an argument",
             user_location(),
         )
     if not found:
@@ -1348,7 +1355,19 @@ def take_along_dim(x: Any, index: Any, axis: Any) -> Any:
 
 
 def rowshift(x: Any, axis: Any) -> Tensor:
-    """What a row of exponents is shifted by: its maximum, whose value cannot matter."""
+    """What a row of exponents is shifted by: its maximum, whose value cannot matter.
+
+    Raises:
+        DTypeError: The exponents are integers, of which PyTorch makes no softmax.
+    """
+    x = as_tensor("softmax", x)
+    dtype = x.handle.value.dtype
+    if dtype.is_integer:
+        raise DTypeError(
+            f"softmax takes floats, found {dtype.long_name}; convert it, as with "
+            ".to(torch.float32) or .astype(np.float32)",
+            user_location(),
+        )
     return reduced(ROWSHIFT, "softmax", x, axis, True)
 
 
@@ -1586,7 +1605,7 @@ def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     at = normal_axis(axis, x.ndim, "split")
     extent = x.handle.shape[at]
     if extent is None:
-        raise UnsupportedError("split of a dynamic axis", user_location())
+        raise _parts_unknown("split", at)
     if is_sequence(sizes):
         lengths = [integer(s, "a size") for s in sizes]
     else:
@@ -1603,6 +1622,14 @@ def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     return tuple(narrow(x, at, s, n) for s, n in zip(starts, lengths, strict=True))
 
 
+def _parts_unknown(what: str, axis: int) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what} of axis {axis}, whose extent is dynamic: slice it by numbers, as "
+        "x[:4] and x[4:], give the function the parts, or take the dim out of dynamic=",
+        user_location(),
+    )
+
+
 @public
 def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
     """An axis cut into so many pieces, the last one shorter if need be."""
@@ -1610,7 +1637,7 @@ def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
     at = normal_axis(axis, x.ndim, "chunk")
     extent = x.handle.shape[at]
     if extent is None:
-        raise UnsupportedError("chunk of a dynamic axis", user_location())
+        raise _parts_unknown("chunk", at)
     count = integer(chunks, "chunks")
     return split(x, -(-extent // count) or [0] * count, at)
 

@@ -316,7 +316,7 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
     if isinstance(index, Tensor):
         Selected.of(x, index).assign_to(x, value)
         return
-    target = x.viewed(*views_of_index(x.handle, index))
+    target = x.viewed(*views_of_index(x.handle, index, x.recorder.dims))
     if isinstance(value, Selected):
         value.refuse()
     if isinstance(value, Tensor):

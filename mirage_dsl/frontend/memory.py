@@ -30,6 +30,7 @@ from mirage_dsl.frontend.program import (
     DimVars,
     Extent,
     Handle,
+    Unifier,
     shape_text,
     vars_of,
 )
@@ -41,6 +42,7 @@ from mirage_dsl.frontend.recorder import (
     reshaped,
     sizes_of,
 )
+from mirage_dsl.ir.graph import slice_length
 from mirage_dsl.ops.table import EQUAL, WHERE
 
 # -- Storages and views ----------------------------------------------------------------
@@ -312,6 +314,35 @@ class Sliced:
         shape[self.axis] = self.stop - self.start
         offset = layout.offset + self.start * layout.strides[self.axis]
         return Strided(offset, tuple(shape), layout.strides)
+
+
+@dataclass(frozen=True)
+class OpenSlice:
+    """Part of an axis whose extent is not known: bounds as those of a slice.
+
+    That is from the end where the start is below 0, or the stop 0 or below.
+    """
+
+    axis: int
+    start: int
+    stop: int
+
+    def of(self, recorder: Recorder, x: Handle) -> Handle:
+        """The view of a tensor."""
+        return recorder.slice(x, self.axis, self.start, self.stop)
+
+    def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
+        """The tensor after its view became `new`."""
+        parts = [new]
+        if self.start:
+            parts.insert(0, OpenSlice(self.axis, 0, self.start).of(recorder, x))
+        if self.stop:
+            parts.append(OpenSlice(self.axis, self.stop, 0).of(recorder, x))
+        return joined(recorder, parts, self.axis)
+
+    def region(self, layout: Strided) -> None:
+        """No strides of known extents give its elements."""
+        del layout
 
 
 @dataclass(frozen=True)
@@ -637,8 +668,13 @@ def always_a_view(old: Sequence[int], new: Sequence[int]) -> bool:
 # -- Basic indexing --------------------------------------------------------------------
 
 
-def views_of_index(x: Handle, index: Any) -> list[View]:
+def views_of_index(x: Handle, index: Any, dims: Unifier) -> list[View]:
     """The views, one after the other, that a basic index stands for.
+
+    Args:
+        x: The tensor.
+        index: The index.
+        dims: Of the trace.
 
     Raises:
         ShapeError: It is out of bounds.
@@ -655,7 +691,7 @@ def views_of_index(x: Handle, index: Any) -> list[View]:
         )
     if not any(i is Ellipsis for i in items):
         items.append(Ellipsis)
-    found = _Views(list(x.shape))
+    found = _Views(list(x.shape), list(x.axes), dims)
     axis = 0
     for item in items:
         if item is Ellipsis:
@@ -674,14 +710,29 @@ def views_of_index(x: Handle, index: Any) -> list[View]:
 class _Views:
     """Views that an index stands for, and the shape behind them."""
 
-    def __init__(self, shape: list[Extent]) -> None:
+    def __init__(self, shape: list[Extent], axes: list[DimVars], dims: Unifier) -> None:
         self.shape = shape
         self.views: list[View] = []
+        self._axes = axes
+        """Those that no view has changed."""
+        self._dims = dims
+
+    def bound(self, axis: int, given: object) -> int:
+        """The bound of a slice of an axis of unknown extent, or an index into it.
+
+        Raises:
+            TraceError: It has no number, or is the extent of another axis.
+        """
+        if not isinstance(given, SymbolicSize):
+            return integer(given, "the bound of a slice")
+        more = given.beside(self._axes[axis], self._dims)
+        return int(given) if more is None else more
 
     def insert(self, axis: int) -> None:
         """A new axis of extent 1."""
         places: list[int | None] = list(range(len(self.shape)))
         places.insert(axis, None)
+        self._axes.insert(axis, ())
         self.views.append(Arranged(tuple(places)))
         self.shape.insert(axis, 1)
 
@@ -691,12 +742,22 @@ class _Views:
             self.views.append(Sliced(axis, start, stop))
             self.shape[axis] = stop - start
 
+    def cut_open(self, axis: int, start: int, stop: int) -> None:
+        """Part of an axis of unknown extent."""
+        view = OpenSlice(axis, start, stop)
+        self.views.append(view)
+        self.shape[axis] = slice_length(start, stop, None)
+
     def pick(self, axis: int, index: int) -> None:
         """One element of an axis, without it."""
-        self.cut(axis, index, index + 1)
+        if self.shape[axis] is None:
+            self.cut_open(axis, index, index + 1)
+        else:
+            self.cut(axis, index, index + 1)
         places = tuple(i for i in range(len(self.shape)) if i != axis)
         self.views.append(Arranged(places))
         del self.shape[axis]
+        del self._axes[axis]
 
     def step(self, axis: int, start: int, step: int, count: int) -> None:
         """Elements of an axis that is too short for as many groups."""
@@ -708,6 +769,7 @@ class _Views:
         extent = self.shape[axis]
         assert extent is not None
         self.shape[axis : axis + 1] = [extent // size, size]
+        self._axes[axis : axis + 1] = [(), ()]
         self.views.append(Grouped(axis, size))
 
 
@@ -716,12 +778,9 @@ def _slice(x: _Views, axis: int, item: slice[Any, Any, Any]) -> None:
     if all(bound is None for bound in bounds):
         return
     extent = x.shape[axis]
-    if extent is None or any(isinstance(b, SymbolicSize) for b in bounds):
-        raise UnsupportedError(
-            f"a slice of axis {axis}, whose extent is dynamic; only `:` is possible "
-            "there: slice outside of the kernel, or do not make the dim dynamic",
-            user_location(),
-        )
+    if extent is None:
+        _open_slice(x, axis, bounds)
+        return
     for bound in bounds:
         if bound is not None:
             integer(bound, "the bound of a slice")
@@ -731,6 +790,29 @@ def _slice(x: _Views, axis: int, item: slice[Any, Any, Any]) -> None:
         return
     stop = max(start, stop)
     x.cut(axis, start, stop)
+
+
+def _open_slice(x: _Views, axis: int, bounds: tuple[object, ...]) -> None:
+    """A slice of an axis of unknown extent, which has to be long enough at calls."""
+    start, stop, step = bounds
+    first = 0 if start is None else x.bound(axis, start)
+    last = 0 if stop is None else x.bound(axis, stop)
+    to_end = stop is None or (isinstance(stop, SymbolicSize) and last >= 0)
+    last = 0 if to_end else last
+    if step not in (None, 1) or first < 0 < last:
+        raise UnsupportedError(
+            f"a slice of axis {axis}, whose extent is dynamic, with a step or from its "
+            "end to a place counted from its begin: take elements at positions, as "
+            "x[2 * arange(4)], slice it before the call, or take the dim out of "
+            "dynamic=",
+            user_location(),
+        )
+    empty = last == 0 and not to_end
+    empty = empty or (isinstance(start, SymbolicSize) and first >= 0)
+    if empty or ((first < 0) is (last <= 0) and first >= last):
+        x.cut(axis, 0, 0)
+    elif first or not to_end:
+        x.cut_open(axis, first, last)
 
 
 def _every(x: _Views, axis: int, bounds: tuple[int, int, int], extent: int) -> None:
@@ -775,12 +857,17 @@ def _pick(x: _Views, axis: int, item: object) -> None:
             "... are possible; use where() to select by values",
             user_location(),
         )
-    extent, index = x.shape[axis], operator.index(item)
+    extent = x.shape[axis]
     if extent is None:
-        raise UnsupportedError(
-            f"an integer index into axis {axis}, whose extent is dynamic",
-            user_location(),
-        )
+        index = x.bound(axis, item)
+        if isinstance(item, SymbolicSize) and index >= 0:
+            raise ShapeError(
+                f"an index of axis {axis} that is its extent, or beyond",
+                user_location(),
+            )
+        x.pick(axis, index)
+        return
+    index = operator.index(item)
     if not -extent <= index < extent:
         raise ShapeError(
             f"index {index} of axis {axis}, whose extent is {extent}", user_location()

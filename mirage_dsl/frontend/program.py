@@ -62,6 +62,7 @@ from mirage_dsl.ir.graph import (
     Return,
 )
 from mirage_dsl.ir.infer import apply_type, checked_dtype, result_dtype
+from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator
 from mirage_dsl.ops.table import (
     ADD,
@@ -172,6 +173,14 @@ Operand = Handle | Scalar
 """What an operator takes; a constant has extents of variables, by their names."""
 
 
+KEPT = (
+    "a tensor of a trace that has ended, which has no values: while a kernel was "
+    "traced something kept it, as functools.cache, a dict or an attribute do; empty "
+    "that, make the tensor outside of the kernel, and pass it as an argument"
+)
+"""What of a traced tensor is left behind its trace."""
+
+
 _PAIR, _TAIL, _GROUP = range(3)
 """Kinds of what must hold of variables, in the order in which it is seen to."""
 
@@ -201,6 +210,10 @@ class Unifier:
     """What must hold of each unbound variable, and of what was taken back some."""
     _unsettled: set[_Rule] = field(default_factory=set[_Rule])
     """What has to be seen to, since variables of it were bound."""
+    _measures: dict[DimVar, tuple[DimVar, int]] = field(
+        default_factory=dict[DimVar, tuple[DimVar, int]]
+    )
+    """Symbolic variables that are so much longer than others, or as long."""
 
     def fresh(self, extent: Extent, hint: str | None = None) -> DimVar:
         """A new variable."""
@@ -222,7 +235,23 @@ class Unifier:
             dict(self._vars),
             self._values,
             defaultdict(set, {v: set(rules) for v, rules in self._rules.items()}),
+            _measures=dict(self._measures),
         )
+
+    def measure(self, var: DimVar, source: DimVar, more: int = 0) -> None:
+        """Note that a symbolic variable is so much longer than another one."""
+        self._measures.setdefault(var, (source, more))
+
+    def measured(self, var: DimVar) -> tuple[DimVar, int]:
+        """What a symbolic variable follows from, and how much longer it is."""
+        more, seen = 0, {var}
+        while var in self._measures:
+            source, own = self._measures[var]
+            (var,), more = self.resolve((source,)), more + own
+            if var in seen:
+                break
+            seen.add(var)
+        return var, more
 
     def value(self, dims: DimVars, dtype: DType) -> Traced:
         """A new value."""
@@ -299,6 +328,7 @@ class Unifier:
                 self._merge(left, right)
             self._unsettled.update(new)
             self._settle()
+            self._compare_measures()
         except UnsupportedError as reason:
             self._back_to(mark)
             del self._pairs[sizes[0] :]
@@ -467,6 +497,23 @@ class Unifier:
             x, y, a, b = self._order(x, y, a, b)
             _, rest = self._split(y, _known(x))
             b.append(rest)
+
+    def _compare_measures(self) -> None:
+        """Refuse dims that would be longer than themselves.
+
+        Raises:
+            UnsupportedError: There is one.
+        """
+        if not self._measures:
+            return
+        seen: dict[tuple[DimVar, DimVar], int] = {}
+        for var in self._measures:
+            (own,), (root, more) = self.resolve((var,)), self.measured(var)
+            if seen.setdefault((own, root), more) != more or (own is root and more):
+                raise UnsupportedError(
+                    "two axes of dynamic extents, one of which is a slice of the other "
+                    "or of the same dim, and not as long"
+                )
 
     def _share_tail(self, tail: SharedTail) -> None:
         members = [self.resolve(m) for m in tail.members]
@@ -770,8 +817,7 @@ class ProgramRecord:
         location = user_location()
         if self.closed:
             raise TraceError(
-                f"{op.name} of a tensor whose trace has ended: a symbolic tensor must "
-                "not be kept outside of the decorated function",
+                f"{op.name} of {KEPT}",
                 location,
             )
         if self.constants and any(o in self.constants for o in operands):
@@ -782,7 +828,7 @@ class ProgramRecord:
                 return found
             single = op.kind is not Kind.ELEMENTWISE or alone
             operands = tuple(map(self._node if single else self._number, operands))
-        if op in (RENAME, SLICE) and operands[0] in self.positional:
+        if operands[0] in self.positional and self._is_moved(op, attrs):
             return self._moved(op, operands[0], attrs)
         try:
             found = checked_dtype(op, _formats(operands))
@@ -839,6 +885,15 @@ class ProgramRecord:
             return
         self.positional[result] = _Step(op, operands, attrs, result.dtype)
 
+    def _is_moved(self, op: Operator, attrs: Attrs) -> bool:
+        """Whether positions seen so are other ones.
+
+        A slice of a dynamic dim stays one: it tells how long that has to be.
+        """
+        if op is not SLICE:
+            return op is RENAME
+        return product(self.dims.named(str(dict(attrs)["dim"]))) is not None
+
     def _moved(self, op: Operator, operand: Traced | Scalar, attrs: Attrs) -> Traced:
         """A value computed of positions, along other dims or from a start on."""
         told = dict(attrs)
@@ -859,6 +914,9 @@ class ProgramRecord:
             lead, *behind = self.dims.named(str(told["dim"]))
             first = start // (product(behind) or 1)
             moves = {lead: (self.dims.named(str(told["to"]))[0], first)}
+        for old, (new, _) in moves.items():
+            if new.extent is None:
+                self.dims.measure(new, old)
         assert isinstance(operand, Traced)
         found = self._replayed(operand, moves, {})
         assert isinstance(found, Traced)
@@ -986,6 +1044,12 @@ class DimNames:
 
     def factor(self, var: DimVar, power: int) -> Scalar:
         """A power of an extent; of a dim that no tensor has, the number itself."""
+        if var not in self._names and var.extent is None:
+            alike = self.dims.measured(var)
+            same = (v for v in self._names if alike == self.dims.measured(v))
+            var = next(same, var)
+            if var not in self._names:
+                raise UnsupportedError(_UNTOLD)
         if var in self._names:
             return Scalar(Fraction(1), ((self._names[var], power),))
         assert var.extent is not None
@@ -998,6 +1062,24 @@ class DimNames:
     def extents(self) -> dict[str, Extent]:
         """Extents of all named dims."""
         return {name: var.extent for var, name in self._names.items()}
+
+    def measured(self, name: str) -> tuple[str, int]:
+        """The dim that a symbolic one follows from, and how much longer it is.
+
+        Raises:
+            UnsupportedError: It follows from none.
+        """
+        var = next(v for v, known in self._names.items() if known == name)
+        source, more = self.dims.measured(var)
+        if source is var or source not in self._names:
+            raise UnsupportedError(_UNTOLD)
+        return self._names[source], more
+
+
+_UNTOLD = (
+    "the extent of a slice of a dynamic dim that no tensor of the results has; take "
+    "the extent of one that they are made of"
+)
 
 
 # -- Programs --------------------------------------------------------------------------
@@ -1247,7 +1329,40 @@ def build_graph(
     returns = tuple(builder.output(o) for o in outputs)
     extents = tuple(sorted(names.extents().items()))
     nodes = tuple(builder.nodes)
-    return KernelGraph(name, declared, nodes, returns, extents, tuple(indices))
+    graph = KernelGraph(name, declared, nodes, returns, extents, tuple(indices))
+    return _with_measures(graph, builder)
+
+
+def _with_measures(graph: KernelGraph, builder: Builder) -> KernelGraph:
+    """The program with a view that tells each symbolic extent that nothing else tells.
+
+    Along such a dim there are positions alone, which are a part of another dim's:
+
+        j = index r          ->     i = index t
+                                    j = slice i dim(t) start(0) stop(-1) to(r)
+    """
+    if all(extent is not None for _, extent in graph.extents):
+        return graph
+    given = {n for i in graph.inputs for n in i.type.names}
+    told = given | derived_extents(graph, {}).keys()
+    untold = [n for n, e in graph.extents if e is None and n not in told]
+    indices = {item.axis: item for item in graph.indices}
+    views: list[KernelNode] = []
+    for dim in untold:
+        source, more = builder.names.measured(dim)
+        item = indices.pop((Dim(dim),), None)
+        if item is None or source not in told or more > 0:
+            raise UnsupportedError(_UNTOLD)
+        whole = (Dim(source),)
+        if whole not in indices:
+            indices[whole] = Index(builder.fresh_name("index"), whole)
+        operands = (indices[whole].name,)
+        attrs: Attrs = (("dims", (source,)), ("to", (dim,)))
+        if more:
+            attrs = (("dim", source), ("start", 0), ("stop", more), ("to", dim))
+        views.append(Apply(item.name, SLICE if more else RENAME, operands, attrs))
+    nodes = (*views, *graph.nodes)
+    return replace(graph, nodes=nodes, indices=tuple(indices.values()))
 
 
 def _join_single(dims: Unifier, node: Apply) -> None:

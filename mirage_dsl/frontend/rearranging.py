@@ -87,11 +87,10 @@ def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
     moves = flat_arguments((shifts,))
     for move, axis in zip(moves, flat_arguments((dims,)), strict=True):
         at = normal_axis(axis, x.ndim, "roll")
-        extent = _known(x, at, "roll")
-        start = -move % extent if extent else 0
+        extent = x.handle.shape[at]
+        start = -integer(move, "a shift") % extent if extent else -move
         if start:
-            parts = (_cut(x, at, start, extent), _cut(x, at, 0, start))
-            x = f.concat(parts, at)
+            x = f.concat((_part(x, at, start, None), _part(x, at, None, start)), at)
     return x.clone()
 
 
@@ -131,7 +130,10 @@ def _flipped(x: Tensor, dims: tuple[Any, ...]) -> Any:
 
 
 def _reversed(x: Any, axis: int) -> Any:
-    extent = _known(x, axis, "flip")
+    extent = x.handle.shape[axis]
+    if extent is None:
+        places = x.shape[axis] - arange(x.shape[axis]) - 1
+        return x[(*(slice(None),) * axis, places)]
     if not extent:
         return x
     if extent > MOST_SLICES:
@@ -152,8 +154,18 @@ def _few(count: int, what: str) -> int:
 def _known(x: Tensor, axis: int, what: str) -> int:
     extent = x.handle.shape[axis]
     if extent is None:
-        raise UnsupportedError(f"{what} of a dynamic axis", user_location())
+        raise UnsupportedError(
+            f"{what} of axis {axis}, whose extent is dynamic: slice it by numbers, as "
+            "x[1:] and x[-4:], do it outside of the kernel, or take the dim out of "
+            "dynamic=",
+            user_location(),
+        )
     return extent
+
+
+def _part(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
+    """A slice of an axis, which may be dynamic."""
+    return x[(*(slice(None),) * axis, slice(start, stop))]
 
 
 def _cut(x: Any, axis: int, start: int, stop: int) -> Any:
@@ -191,13 +203,24 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -
     for i in range(0, len(given), 2):
         axis = x.ndim - 1 - i // 2
         before, behind = given[i : i + 2]
-        extent = _known(x, axis, "pad")
-        x = _cut(x, axis, max(-before, 0), extent - max(-behind, 0))
+        if not (before or behind):
+            continue
+        # Of numbers there may be more than is left of it.
+        whole, x = x, _without(x, axis, max(-before, 0), max(-behind, 0))
         before, behind = max(before, 0), max(behind, 0)
         if before or behind:
-            left, right = edges(x, axis, before, behind, number)
+            known = whole if edges is _constant else x
+            left, right = edges(known, axis, before, behind, number)
             x = f.concat([*left, x, *right], axis)
     return x.clone()
+
+
+def _without(x: Any, axis: int, before: int, behind: int) -> Any:
+    """An axis without so many elements before and behind."""
+    extent = x.handle.shape[axis]
+    if extent is None:
+        return _part(x, axis, before, -behind or None)
+    return _cut(x, axis, before, extent - behind)
 
 
 Edges = Callable[[Any, int, int, int, Scalar], tuple[list[Any], list[Any]]]
@@ -217,15 +240,17 @@ def _filled(x: Tensor, axis: int, count: int, number: Scalar) -> list[Any]:
         ShapeError: X has no elements there.
     """
     parts: list[Any] = []
-    extent = _known(x, axis, "pad")
-    if count and not extent:
+    extent = x.handle.shape[axis]
+    if extent is None:
+        _few(count, "pad of a dynamic axis")
+    elif count and not extent:
         raise ShapeError(
             f"pad of {shape_text(x.handle)}, which is empty along axis {axis}; make a "
             "constant of that shape, as by torch.full",
             user_location(),
         )
     while count:
-        some = min(count, extent)
+        some = min(count, extent or 1)
         like = _cut(x, axis, 0, some).handle
         made = x.recorder.all_over(like, number)
         cast = x.recorder.cast(made, like.value.dtype)
@@ -446,8 +471,7 @@ def diff(
     joined = [part for part in (prepend, x, append) if part is not None]
     x = f.concat(joined, at) if joined[1:] else x
     for _ in range(order):
-        count = _known(x, at, "diff") - 1
-        later, sooner = f.narrow(x, at, 1, count), f.narrow(x, at, 0, count)
+        later, sooner = _part(x, at, 1, None), _part(x, at, None, -1)
         # Of truth values it is whether they differ.
         truth = x.handle.value.dtype == boolean
         x = later ^ sooner if truth else later - sooner

@@ -47,6 +47,7 @@ from mirage_dsl.frontend.program import (
     ProgramRecord,
     SharedTail,
     Traced,
+    Unifier,
     extent_text,
     extents_of,
     product,
@@ -57,6 +58,7 @@ from mirage_dsl.frontend.program import (
 from mirage_dsl.ir.graph import (
     Attrs,
     AttrValue,
+    slice_length,
 )
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import (
@@ -218,16 +220,23 @@ class Recorder(ProgramRecord):
                 "are not possible: pass the number as a tensor",
                 user_location(),
             )
-        axes = tuple(
-            extent
-            if isinstance(extent, tuple)
-            else (() if extent == 1 else (self.dims.fresh(extent),))
-            for extent in shape
-        )
+        axes: Axes = ()
+        for extent in shape:
+            known = isinstance(extent, tuple)
+            axis = extent if known else ((), (self.dims.fresh(extent),))[extent != 1]
+            again = known and not set(axis).isdisjoint(vars_of(axes))
+            axes = (*axes, tuple(map(self._alike, axis)) if again else axis)
         self.dims.unify(group=vars_of(axes))
         if dtype == boolean and not number.extents:
             number = scalar(number.value != 0)
         return Handle(self._constant(number, dtype), axes)
+
+    def _alike(self, var: DimVar) -> DimVar:
+        """Another variable of the same extent."""
+        found = self.dims.fresh(var.extent, var.hint)
+        if var.extent is None:
+            self.dims.measure(found, var)
+        return found
 
     def empty(self, x: Handle, axis: int) -> Handle:
         """The tensor without any elements along an axis."""
@@ -416,8 +425,13 @@ class Recorder(ProgramRecord):
         return self.cast(Handle(value, x.axes), dtype)
 
     def slice(self, x: Handle, axis: int, start: int, stop: int) -> Handle:
-        """The elements from `start` to before `stop` of one axis."""
+        """The elements from `start` to before `stop` of one axis.
+
+        Of an axis of unknown extent they count from its end where a slice's do.
+        """
         source, extent = x.axes[axis], x.shape[axis]
+        if extent is None:
+            return self._slice_open(x, axis, start, stop)
         if (start, stop) == (0, extent):
             return x
         number = self._joint()
@@ -428,6 +442,43 @@ class Recorder(ProgramRecord):
         if not self._is_apart(number):
             found = self._slice_shared(x, axis, (start, stop), number)
         return found or self._slice_apart(x, axis, start, stop)
+
+    def _slice_open(self, x: Handle, axis: int, start: int, stop: int) -> Handle:
+        """A slice of an axis whose extent is not known.
+
+        Raises:
+            UnsupportedError: It is several dims, or its part is split.
+        """
+        source = self.dims.resolve(x.axes[axis])
+        if len(source) != 1:
+            raise UnsupportedError(
+                f"a slice of axis {axis}, which is several dims, one of them dynamic; "
+                "slice the tensor before it is reshaped",
+                user_location(),
+            )
+        length = slice_length(start, stop, None)
+        target = (self.dims.fresh(length),)
+        if length is None:
+            self.dims.measure(target[0], source[0], stop - start)
+        axes = _replaced(x.axes, axis, target)
+        tail = SharedTail((source, target), self._joint())
+        reason = self.dims.unify(group=vars_of(axes), tail=tail)
+        if reason is not None:
+            raise self._located(reason)
+        own = self.dims.resolve(x.value.dims)
+        if source[0] not in own:
+            return Handle(x.value, _replaced(x.axes, axis, target[: length != 1]))
+        attrs = (
+            ("dim", source[0].name),
+            ("start", start),
+            ("stop", stop),
+            ("to", target[0].name),
+        )
+        dims = tuple(target[0] if a is source[0] else a for a in own)
+        value = self._record(SLICE, (x.value,), dims, attrs)
+        if length == 1:
+            return self._element(x, axis, value, target)
+        return Handle(value, axes)
 
     def _joint(self) -> int:
         """The number of one more slice or concatenation.
@@ -726,6 +777,11 @@ class Recorder(ProgramRecord):
             pairs = [(x.axes[i], axes[i]) for i in others if axes[i] and x.axes[i]]
             return pairs, vars_of((*x.axes, axes[axis]))
 
+        if x.shape[axis] == 0:
+            raise ShapeError(
+                f"elements at indices of axis {axis} of {shape_text(x)}: it has none",
+                user_location(),
+            )
         x = self._joinable(x, axis) if x.axes[axis] == () else self._spread(x, axis)
         index = self._fit(index, plan)
         place = index.axes[axis : axis + 1] if along else index.axes
@@ -759,6 +815,9 @@ class Recorder(ProgramRecord):
         extents = [product(j) for j in joined]
         known = [e for e in extents if e is not None]
         target = (self.dims.fresh(sum(known) if len(known) == len(extents) else None),)
+        open_parts = [self.dims.resolve(j) for j in joined if product(j) is None]
+        if [len(part) for part in open_parts] == [1]:
+            self.dims.measure(target[0], open_parts[0][0], sum(known))
         apart = vars_of(_replaced(first.axes, axis, target))
         number = self._joint()
         if self._is_apart(number):
@@ -934,7 +993,7 @@ class Recorder(ProgramRecord):
             return x
         own = self.dims.resolve(vars_of(x.axes))
         real = self.dims.resolve(x.value.dims)
-        names = {a: self.dims.fresh(a.extent, a.hint) for a in own}
+        names = {a: self._alike(a) for a in own}
         axes = tuple(
             tuple(names[a] for a in self.dims.resolve(axis)) for axis in x.axes
         )
@@ -1078,21 +1137,56 @@ class Size(int):
 
 
 class SymbolicSize:
-    """An extent that is not known while tracing."""
+    """An extent that is not known while tracing, or so much more than one."""
 
-    def __init__(self, vars: DimVars) -> None:
-        self.vars = vars
+    def __init__(self, vars: DimVars, more: int = 0) -> None:
+        self._vars = vars
+        self.more = more
+
+    @property
+    def vars(self) -> DimVars:
+        """The variables of which it is the extent."""
+        if self.more:
+            self._refuse()
+        return self._vars
+
+    def beside(self, vars: DimVars, dims: Unifier) -> int | None:
+        """How much more it is than the extent of an axis; None if nothing tells."""
+        both = dims.resolve(self._vars), dims.resolve(vars)
+        if both[0] == both[1]:
+            return self.more
+        if [len(axis) for axis in both] != [1, 1]:
+            return None
+        (root, own), (other, its) = (dims.measured(axis[0]) for axis in both)
+        return self.more + own - its if root is other else None
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TraceError(
             "the extent of a dynamic dim has no number while tracing: use it in "
-            "reshape or as a factor of a tensor, or take the dim out of dynamic=",
+            "reshape, as a factor of a tensor, or less a number in a slice of that "
+            "dim, as x[: n - 1], or take the dim out of dynamic=",
             user_location(),
         )
 
+    def _beside(self, other: object) -> Any:
+        """To a tensor it is a number of its elements."""
+        tensor = isinstance(getattr(other, "handle", None), Handle)
+        return NotImplemented if tensor else self._refuse()
+
+    def __add__(self, other: Any) -> Any:
+        """An extent that is so much more."""
+        if isinstance(other, int):
+            return SymbolicSize(self._vars, self.more + other)
+        return self._beside(other)
+
+    def __sub__(self, other: Any) -> Any:
+        """An extent that is so much less."""
+        return self + -other if isinstance(other, int) else self._beside(other)
+
+    __radd__ = __add__
     __int__ = __index__ = __float__ = __bool__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = _refuse
+    __rsub__ = __mul__ = __rmul__ = __truediv__ = _beside
+    __rtruediv__ = __floordiv__ = __mod__ = __pow__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
     @property
@@ -1253,7 +1347,8 @@ def _reshaped_symbolic(
     vars = recorder.dims.resolve(vars_of(x.axes))
     symbolic = [s for s in shape if isinstance(s, SymbolicSize)]
     given = [
-        -1 if isinstance(s, SymbolicSize) else integer(s, "an extent") for s in shape
+        -1 if isinstance(s, SymbolicSize) and s.vars else integer(s, "an extent")
+        for s in shape
     ]
     if not holes:
         return recorder.reshape(x, given)

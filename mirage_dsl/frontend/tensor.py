@@ -825,7 +825,7 @@ class Tensor(Attributes):
             return rows
         if isinstance(index, Tensor):
             return Selected.of(self, index)
-        return self.viewed(*views_of_index(self.handle, index))
+        return self.viewed(*views_of_index(self.handle, index, self.recorder.dims))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         from mirage_dsl.frontend.inplace import assign

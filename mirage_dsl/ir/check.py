@@ -307,15 +307,17 @@ def slice_problem(
     node: Apply, extents: Extents, block: int | None
 ) -> Iterator[Diagnostic]:
     """A slice whose bounds do not lie in its dim."""
-    attrs = dict(node.attrs)
-    start, stop, dim = attrs.get("start"), attrs.get("stop"), attrs.get("dim")
-    if not (isinstance(start, int) and isinstance(stop, int) and isinstance(dim, str)):
+    part = node.sliced
+    if part is None:
         return
-    extent = extents.get(dim)
-    if not 0 <= start < stop or (extent is not None and stop > extent):
+    extent = extents.get(part.dim)
+    start, stop = part.bounds(extent or 0)
+    inside = start < stop if extent is None else 0 <= start < stop <= extent
+    if not inside and (extent is not None or part.length(None) is not None):
         yield Diagnostic(
             "slice",
-            f"{node.result}: {start} to {stop} of the dim {dim} of extent {extent}",
+            f"{node.result}: {start} to {stop} of the dim {part.dim} of extent "
+            f"{extent}",
             node.result,
             "expected 0 <= start < stop <= extent",
             block,

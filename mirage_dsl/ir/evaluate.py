@@ -410,9 +410,12 @@ class NamedArrays(Generic[V]):
             )
         if "dim" not in attrs:
             return self.repeated(named, attrs["to"], 1)
-        at = named.axis(attrs["dim"])
-        taken = self.domain.take(named.value, at, attrs["start"], attrs["stop"])
-        return self.relabelled(replace(named, value=taken), {attrs["dim"]: attrs["to"]})
+        part = node.sliced
+        assert part is not None, node
+        at = named.axis(part.dim)
+        start, stop = part.bounds(self.domain.shape(named.value)[at])
+        taken = self.domain.take(named.value, at, start, stop)
+        return self.relabelled(replace(named, value=taken), {part.dim: part.to})
 
     def refactored(
         self, named: Named[V], factored: Factored, sizes: Sequence[int]

@@ -98,6 +98,52 @@ class Factored:
 
 
 @dataclass(frozen=True)
+class PartOfDim:
+    """Part of a dim: its elements from `start` to before `stop`.
+
+    A start below 0 and a stop of 0 or below count from the end of the dim, wherever
+    that is: those from 1 to 0 are all but the first one.
+
+    Attributes:
+        dim: The dim.
+        to: The dim of these elements.
+        start: The first one.
+        stop: Behind the last one.
+    """
+
+    dim: str
+    to: str
+    start: int
+    stop: int
+
+    @property
+    def from_end(self) -> bool:
+        """Whether the extent of the dim tells where the elements lie."""
+        return self.start < 0 or self.stop <= 0
+
+    def bounds(self, extent: int) -> tuple[int, int]:
+        """The first element and the one behind the last, counted from the front."""
+        return slice_bounds(self.start, self.stop, extent)
+
+    def length(self, extent: int | None) -> int | None:
+        """How many elements they are; None where nothing tells."""
+        return slice_length(self.start, self.stop, extent)
+
+
+def slice_bounds(start: int, stop: int, extent: int) -> tuple[int, int]:
+    """The bounds of a slice, counted from the front."""
+    return start + extent * (start < 0), stop + extent * (stop <= 0)
+
+
+def slice_length(start: int, stop: int, extent: int | None) -> int | None:
+    """How many elements a slice has; None where the extent would tell."""
+    if extent is None and (start < 0) is not (stop <= 0):
+        return None
+    first, last = slice_bounds(start, stop, extent or 0)
+    return last - first
+
+
+@dataclass(frozen=True)
 class Apply:
     """A pre-defined operator.
 
@@ -159,6 +205,15 @@ class Apply:
                     str(attrs["to" if flattens else "dim"]), axes.names, flattens
                 )
         return None
+
+    @cached_property
+    def sliced(self) -> PartOfDim | None:
+        """What a view does that shows part of a dim."""
+        attrs = dict(self.attrs)
+        start, stop = attrs.get("start"), attrs.get("stop")
+        if not (isinstance(start, int) and isinstance(stop, int)):
+            return None
+        return PartOfDim(str(attrs["dim"]), str(attrs["to"]), start, stop)
 
     @property
     def stands_alone(self) -> bool:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 from math import prod
 
-from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.errors import CheckError, TruthError
 from mirage_dsl.core.types import (
     AxisNames,
     Dim,
@@ -251,7 +251,7 @@ def _check_contraction(node: Apply, types: Sequence[TensorType]) -> None:
     _check_over(node, types)
     left, right = types[0].dtype, types[1].dtype
     if boolean in (left, right):
-        raise CheckError(
+        raise TruthError(
             f"{node.op.name} takes numbers, found {left} and {right}; cast the truth "
             "values"
         )
@@ -550,7 +550,8 @@ def _library_type(
         index = at == 1 and node.op.indexed and kind.dtype.is_integer
         same = kind.dtype != boolean and kind.dtype == types[0].dtype
         if not (same or index):
-            raise CheckError(
+            kinds = {t.dtype for t in types}
+            raise (TruthError if boolean in kinds else CheckError)(
                 f"{op.name} takes numbers of one dtype, found "
                 f"{' and '.join(t.dtype.name for t in types)}; cast one of them"
             )

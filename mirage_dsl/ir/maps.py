@@ -226,16 +226,20 @@ def _made_by(
         return {to: sum(sizes) if len(sizes) == len(joined) else None}
     if isinstance(to, tuple) and isinstance(old, tuple):
         return {n: known.get(d) for d, n in zip(old, to, strict=False)}
-    start, stop = attrs.get("start"), attrs.get("stop")
-    if isinstance(to, str) and isinstance(start, int) and isinstance(stop, int):
-        return {to: stop - start}
+    if node.sliced is not None:
+        return {node.sliced.to: node.sliced.length(known.get(node.sliced.dim))}
     return {str(to): 1} if set(attrs) == {"to"} else {}
 
 
 def bind_extents(
-    graph: KernelGraph, shapes: Sequence[tuple[int, ...]]
+    graph: KernelGraph, shapes: Sequence[tuple[int, ...]], *, slices: bool = False
 ) -> dict[str, int]:
     """The extent of every dim, from the graph and the shapes of its inputs.
+
+    Args:
+        graph: The graph.
+        shapes: Of its inputs.
+        slices: Whether what is sliced has to be long enough for it.
 
     Raises:
         ShapeError: The shapes contradict the input types, the extents or each other.
@@ -263,8 +267,41 @@ def bind_extents(
         for axis, extent in zip(item.type.axes, shape, strict=True):
             _bind_axis(known, axis, extent, f"input {item.name}", True)
     bound = _all_known(graph, known)
+    if slices:
+        _require_slices(graph, bound)
     _require_one_extent(graph, bound)
     return bound
+
+
+def open_slices(graph: KernelGraph) -> list[Apply]:
+    """The slices of symbolic dims."""
+    known = graph.extent_of
+    slices = [(node, node.sliced) for node, _ in view_nodes(graph)]
+    return [n for n, part in slices if part is not None and known[part.dim] is None]
+
+
+def slice_beyond(
+    graph: KernelGraph, extents: Mapping[str, int]
+) -> tuple[Apply, int] | None:
+    """A slice that does not lie in its dim at these extents, and what that has."""
+    for node, _ in view_nodes(graph):
+        if node.sliced is not None:
+            extent = extents[node.sliced.dim]
+            start, stop = node.sliced.bounds(extent)
+            if not 0 <= start < stop <= extent:
+                return node, extent
+    return None
+
+
+def _require_slices(graph: KernelGraph, bound: Mapping[str, int]) -> None:
+    found = slice_beyond(graph, bound)
+    if found is not None:
+        node, extent = found
+        raise ShapeError(
+            f"{graph.name}: {node.result} takes a part of {dict(node.attrs)['dim']} "
+            f"that it has not where the extent is {extent}; pass longer tensors",
+            node.location,
+        )
 
 
 def _require_one_extent(graph: KernelGraph, bound: Mapping[str, int]) -> None:

@@ -562,10 +562,10 @@ def _update(program: KernelGraph, node: Apply) -> Overwrite | None:
 def _shown(made: Mapping[str, Apply], value: str, dim: str) -> tuple[str, str, int]:
     """What a slice shows: the tensor, its dim, and from which element on."""
     first, node = 0, made.get(value)
-    while node is not None and node.op is SLICE and node.attr("to") == dim:
-        start = node.attr("start")
-        assert isinstance(start, int)
-        first, value, dim = first + start, node.values[0], str(node.attr("dim"))
+    while node is not None and node.sliced is not None and node.sliced.to == dim:
+        if node.sliced.start < 0:
+            break
+        first, value, dim = first + node.sliced.start, node.values[0], node.sliced.dim
         node = made.get(value)
     return value, dim, first
 

@@ -92,7 +92,7 @@ from mirage_dsl.rewrite.expand import expand
 class Look:
     """One dim seen another way: under the name `to`, from `start` to before `stop`.
 
-    Without a range it is all of it.
+    They count as those of a slice do.  Without a range it is all of it.
     """
 
     dim: str
@@ -283,6 +283,8 @@ class _ViewSinker:
         (look,) = (k for k in looks if k.dim == made)
         if node.op.kind is not Kind.CONCAT or look.stop is None:
             raise _StuckError
+        if look.start < 0 or look.stop <= 0:
+            raise _StuckError
         rest = tuple(k for k in looks if k != look)
         parts = list(self._operands_seen(node, look.start, look.stop))
         shown = {n for v, k in parts for n in {*self.types[v].names} - {k.dim}}
@@ -375,10 +377,9 @@ def _looks_of(node: Apply) -> Looks | None:
     old, new = attrs.get("dims"), attrs["to"]
     if isinstance(old, tuple) and isinstance(new, tuple):
         return tuple(sorted(Look(a, b) for a, b in zip(old, new, strict=True)))
-    start, stop = attrs["start"], attrs["stop"]
-    assert isinstance(start, int)
-    assert isinstance(stop, int)
-    return (Look(str(attrs["dim"]), str(new), start, stop),)
+    part = node.sliced
+    assert part is not None
+    return (Look(part.dim, part.to, part.start, part.stop),)
 
 
 def _composed(first: Looks, second: Looks) -> Looks:
@@ -396,7 +397,9 @@ def _joined(first: Look, second: Look | None) -> Look:
         return replace(first, to=second.to)
     if first.stop is None:
         return replace(second, dim=first.dim)
-    start, stop = first.start + second.start, first.start + second.stop
+    # What counts from the end counts from that of what is shown.
+    start = second.start + (first.stop if second.start < 0 else first.start)
+    stop = second.stop + (first.stop if second.stop <= 0 else first.start)
     return Look(first.dim, second.to, start, stop)
 
 

@@ -2550,18 +2550,18 @@ class _Builder:
 
     def _is_lane(self, node: Apply, operand: str) -> bool:
         """Whether a slice is one element of a short axis that registers hold whole."""
-        start, stop = node.attr("start"), node.attr("stop")
-        assert isinstance(start, int)
-        assert isinstance(stop, int)
-        along = Dim(str(node.attr("dim")))
-        extent = self._outer.extents.get(along.name)
+        part = node.sliced
+        assert part is not None
+        extent = self._outer.extents.get(part.dim)
         short = extent is not None and extent <= MOST_APART
-        return short and stop == start + 1 and along in self._tiles[operand].axes
+        single = part.length(extent) == 1
+        return short and single and Dim(part.dim) in self._tiles[operand].axes
 
     def _lane(self, node: Apply, operand: str) -> str:
         """One element of a dim of few."""
-        along, at = Dim(str(node.attr("dim"))), node.attr("start")
-        assert isinstance(at, int)
+        assert node.sliced is not None
+        along = Dim(node.sliced.dim)
+        at, _ = node.sliced.bounds(self._outer.extents[along.name] or 0)
         own = self._tiles[operand]
         tile = Tile(own.dtype, tuple(d for d in own.axes if d != along))
         fills = {d: f for d, f in self._fills[operand].items() if d != along}

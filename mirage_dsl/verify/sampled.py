@@ -180,7 +180,7 @@ class Thinning:
                 raise UnsupportedError(f"a long dim is part of {view.whole}, or is it")
         placed = _of_positions(graph)
         for node in views:
-            cuts = node.op.kind is Kind.CONCAT or "start" in dict(node.attrs)
+            cuts = node.op.kind is Kind.CONCAT or node.sliced is not None
             # Data can be drawn so that they index what is left.
             cuts |= node.op.kind is Kind.GATHER and node.values[1] in placed
             if cuts and not found.keys().isdisjoint(_viewed_dims(node)):
@@ -288,7 +288,7 @@ def _operand_regions(
     if node.factored is not None:
         region = {**region, **_factored(node.factored, region, extents)}
     elif node.op.kind is Kind.VIEW and "dtype" not in attrs:
-        region = _viewed(node, region)
+        region = _viewed(node, region, extents)
     whole = {d: _all_of(d, extents, thinned) for d in node.across}
     if node.op.kind is Kind.GATHER:
         gathered = str(attrs["dim"])
@@ -308,16 +308,16 @@ def _some_of(dim: str, extents: Extents, thinned: Region) -> IntArray:
     return distinct(every[[0, int(rng.integers(len(every))), -1]])
 
 
-def _viewed(node: Apply, region: Region) -> Region:
+def _viewed(node: Apply, region: Region, extents: Extents) -> Region:
     attrs = dict(node.attrs)
     old, new = attrs.get("dims"), attrs["to"]
     if isinstance(old, tuple) and isinstance(new, tuple):
         names = dict(zip(new, old, strict=True))
         return {names.get(d, d): i for d, i in region.items()}
     kept = {d: i for d, i in region.items() if d != new}
-    start = attrs.get("start")
-    if isinstance(start, int):
-        kept[str(attrs["dim"])] = region[str(new)] + start
+    if node.sliced is not None:
+        start, _ = node.sliced.bounds(extents[node.sliced.dim])
+        kept[node.sliced.dim] = region[node.sliced.to] + start
     return kept
 
 
@@ -1028,11 +1028,10 @@ class _Side:
                 kept.append(at)
                 whole = self._region(operand)
                 operands.append(taken(values[operand], whole, need))
-        attrs = dict(node.attrs)
         if node.op.kind is Kind.CONCAT:
             return self._joined(node, operands, kept, arrays)
-        if "start" in attrs:
-            return arrays.relabelled(operands[0], {str(attrs["dim"]): str(attrs["to"])})
+        if node.sliced is not None:
+            return arrays.relabelled(operands[0], {node.sliced.dim: node.sliced.to})
         if node.op.kind is Kind.LIBRARY:
             return self._library(node, operands, arrays)
         if node.factored is not None:

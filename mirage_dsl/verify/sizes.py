@@ -40,6 +40,7 @@ from mirage_dsl.ir.graph import (
     KernelGraph,
     KernelNode,
     Operand,
+    PartOfDim,
     Return,
     Split,
     dims_of,
@@ -190,10 +191,10 @@ def parts_of(graph: KernelGraph, side: int) -> Iterator[Part]:
     for node, split in view_nodes(graph):
         attrs = dict(node.attrs)
         to, dims = attrs.get("to"), attrs.get("dims")
-        start, stop = attrs.get("start"), attrs.get("stop")
-        if isinstance(start, int) and isinstance(stop, int):
-            source = (side, str(attrs["dim"]))
-            yield Part(source, start, stop, (side, str(to)))
+        sliced = node.sliced
+        if sliced is not None:
+            bounds = sliced.bounds(_bound_of(graph, sliced))
+            yield Part((side, sliced.dim), *bounds, (side, sliced.to))
         elif isinstance(to, str) and isinstance(dims, tuple):
             if not split.isdisjoint(dims):
                 continue
@@ -204,6 +205,11 @@ def parts_of(graph: KernelGraph, side: int) -> Iterator[Part]:
                 offset += extent
         elif set(attrs) == {"to"}:
             yield Part((side, str(to)), 0, 1, (side, str(to)))
+
+
+def _bound_of(graph: KernelGraph, sliced: PartOfDim) -> int:
+    """The extent of what is sliced, where the slice depends on it."""
+    return _known(graph, sliced.dim) if sliced.from_end else 0
 
 
 def _known(graph: KernelGraph, dim: str) -> int:
@@ -389,17 +395,20 @@ def _shorter(
     def moved(node: Any) -> Any:
         if isinstance(node, BlockGraph):
             return map_nodes(node, moved)
-        attrs = dict(node.attrs) if isinstance(node, Apply) else {}
-        if "start" not in attrs or attrs["dim"] not in extents:
+        sliced = node.sliced if isinstance(node, Apply) else None
+        if sliced is None or sliced.dim not in extents:
             return node
-        extent = extents[str(attrs["dim"])] + by
-        for name in ("start", "stop"):
-            place = attrs[name]
-            assert isinstance(place, int)
-            attrs[name] = place if _is_left(place, extent) else place - by
-        return replace(node, attrs=tuple(sorted(attrs.items())))
+        extent = extents[sliced.dim] + by
+        places = sliced.bounds(extent)
+        return _cut(node, *(p if _is_left(p, extent) else p - by for p in places))
 
     return map_nodes(graph, moved).with_extents(extents)
+
+
+def _cut(node: Apply, start: int, stop: int) -> Apply:
+    """The slice with these bounds, counted from the front."""
+    attrs = {**dict(node.attrs), "start": start, "stop": stop}
+    return replace(node, attrs=tuple(sorted(attrs.items())))
 
 
 # -- Small sizes -----------------------------------------------------------------------
@@ -912,10 +921,10 @@ class _Shrinking:
         return resized.with_extents(derived_extents(resized, resized.extent_of))
 
     def _moved_slice(self, node: Apply, side: int) -> Apply:
-        attrs = dict(node.attrs)
-        if "start" not in attrs:
+        sliced = node.sliced
+        if sliced is None:
             return node
-        key = (side, str(attrs["dim"]))
+        key = (side, sliced.dim)
         cuts, segments = self.segments.cuts(key), self.segments.of(key)
         if not self.sizes.keys() >= set(segments):
             raise UnsupportedError(
@@ -923,11 +932,8 @@ class _Shrinking:
                 "split dim; verification needs all of these parts"
             )
         sizes = [self.sizes[s] for s in segments]
-        for name in ("start", "stop"):
-            place = attrs[name]
-            assert isinstance(place, int)
-            attrs[name] = sum(sizes[: cuts.index(place)])
-        return replace(node, attrs=tuple(sorted(attrs.items())))
+        places = sliced.bounds(_bound_of(self.graphs[side], sliced))
+        return _cut(node, *(sum(sizes[: cuts.index(place)]) for place in places))
 
     def _resized_block(
         self, block: BlockGraph, extents: Mapping[str, int | None], side: int

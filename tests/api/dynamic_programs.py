@@ -83,10 +83,6 @@ def positive(x: mirage.f16["m", "k"]) -> Any:
     return torch.relu(x)
 
 
-def without_the_first(x: mirage.f16["m", "k"]) -> Any:
-    return x[1:]
-
-
 PRODUCT = """
 mirage 1
 mugraph product(a: f16[i, j], b: f16[j, l]) -> f16[i, l]

@@ -31,7 +31,6 @@ from tests.api.dynamic_programs import (
     norm_linear,
     positive,
     shape_of,
-    without_the_first,
 )
 
 torch = pytest.importorskip("torch")
@@ -175,12 +174,6 @@ def test_a_dim_that_is_none_of_the_arguments_is_refused() -> None:
     kernel = mirage.kernel(dynamic=("rows",))(linear)
     with pytest.raises(mirage.MirageError, match="rows"):
         kernel(half(4, K), half(K, N))
-
-
-def test_a_slice_of_a_dynamic_dim_is_refused() -> None:
-    kernel = mirage.kernel(dynamic=("m",))(without_the_first)
-    with pytest.raises(mirage.UnsupportedError, match="do not make the dim dynamic"):
-        kernel(half(4, K))
 
 
 # -- On a GPU --------------------------------------------------------------------------

@@ -155,6 +155,30 @@ def test_a_checkpoint_of_another_program_is_no_answer(tmp_path: Path) -> None:
     assert found.best.certificate.ok
 
 
+def test_a_checkpoint_of_another_program_is_verified_within_the_budget(
+    tmp_path: Path,
+) -> None:
+    def product(*, turned: bool) -> mirage.Graph:
+        g = mirage.new_kernel_graph()
+        x, y = g.new_input(dims=(64, 128)), g.new_input(dims=(64, 128))
+        g.mark_output(g.add(y, x) if turned else g.add(g.mul(x, 1), y))
+        return g
+
+    def told(stage: str, done: int, of: int, best: float | None) -> None:
+        seen.append((stage, done, of, best is not None))
+
+    file = tmp_path / "found.json"
+    first, other = (product(turned=t) for t in (False, True))
+    count = len(mirage.superoptimize(first, previous_checkpoint=file))
+    assert count > 1
+    options: dict[str, Any] = {"previous_checkpoint": file, "progress": told}
+    seen: list[tuple[Any, ...]] = []
+    assert len(mirage.superoptimize(other, **options)) == count
+    assert seen == [("verify", n, count, n > 0) for n in range(count + 1)]
+    found = mirage.superoptimize(other, **options, budget_seconds=1e-9)
+    assert (len(found), found.cut_short) == (1, True)
+
+
 def test_superoptimize_takes_programs() -> None:
     program = attention()
     result = mirage.superoptimize(program, effort="none")

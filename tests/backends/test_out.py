@@ -13,6 +13,7 @@ from mirage_dsl.backends.base import overlaps, stored_over
 from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
+from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph
@@ -202,6 +203,26 @@ def test_kernels_may_update_their_arguments() -> None:
         y = x.clone()
         assert kernel(y, out=y) is y
         torch.testing.assert_close(y, right)
+
+
+@pytest.mark.parametrize("interpret", [False, True])
+def test_arrays_take_results_of_tensors(*, interpret: bool) -> None:
+    def both(x: Any) -> Any:
+        return x + 1, x * 2
+
+    kernel, x = mirage.kernel(effort="none")(both), torch.randn(4, 6)
+    for out in (
+        (np.empty((4, 6), "float32"), torch.empty(4, 6)),
+        (np.empty((4, 6), "float32")[::-1], np.empty((6, 4), "float32").T),
+    ):
+        with INTERPRET.scope(value=interpret):
+            assert kernel(x, out=out) is out
+            with pytest.raises(DTypeError, match="float64"):
+                kernel(x, out=(np.empty((4, 6)), out[1]))
+            with pytest.raises(ShapeError, match=r"\(6, 4\)"):
+                kernel(x, out=(np.empty((6, 4), "float32"), out[1]))
+        for found, expected in zip(out, both(x), strict=True):
+            np.testing.assert_allclose(np.asarray(found), expected.numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("array", [torch.zeros, np.zeros])

@@ -149,6 +149,44 @@ def test_check_answers_by_exit_code() -> None:
     assert [f["ok"] for f in found] == [True, False]
 
 
+def test_check_goes_on_behind_a_file_that_cannot_be_read() -> None:
+    Path("bad.json").write_text("{", encoding="utf-8")
+    files = ("missing.mu", "bad.json", "typo.mu", "small.mu")
+    found = _json("check", *files, code=2)
+    assert [(f["file"], f["ok"]) for f in found] == [
+        *((file, False) for file in files[:-1]),
+        ("small.mu", True),
+    ]
+    assert all(f["file"] in f["problems"][0] for f in found[:-1])
+    assert "small.mu: ok" in _run("check", *files, code=2).stdout
+
+
+def test_search_tells_ahead_that_a_file_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(self: Path, *_: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "open", refused)
+    shown = _run("search", "program.mu", "-o", "best.mu", code=2).stderr
+    assert "cannot be written to: Read-only file system" in shown
+
+
+def test_what_a_search_found_is_printed_where_it_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(self: Path, *_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    arguments = ("search", "program.mu", "--effort", "quick", "--no-cache")
+    monkeypatch.setattr(Path, "write_text", full)
+    shown = _run(*arguments, "-o", "best.mu", code=2)
+    assert "best.mu: No space left on device" in shown.stderr
+    assert "mugraph product" in shown.stdout
+    monkeypatch.undo()
+    assert not Path("best.mu").exists()
+
+
 def test_a_wrong_file_gets_a_caret_and_no_traceback() -> None:
     for command in ("show", "explain", "run"):
         shown = _run(command, "typo.mu", code=2).stderr

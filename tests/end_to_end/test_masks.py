@@ -13,6 +13,7 @@ import mirage_dsl as mirage
 from mirage_dsl.backends.triton.lowering.emit import emit
 from mirage_dsl.backends.triton.running.screen import compile_only
 from mirage_dsl.core.hardware import H100
+from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check as check_graph
@@ -625,3 +626,19 @@ def test_a_prefix_only_widens_what_is_visited_from_above(
         parsed(PREFIX_CANDIDATE), lambda b: replace(b, bounds=bounds, settled=settled)
     )
     assert check_graph(wrong)
+
+
+CONSTANT: list[Any] = [
+    lambda x: torch.where(torch.ones(4, dtype=torch.bool), x, 0.0),
+    lambda x: torch.where(torch.zeros(4) > 0, x, x + 1),
+    lambda x: torch.where(torch.ones(4, dtype=torch.bool), (x * 9).int(), 3),
+    lambda x: x.masked_fill(torch.zeros(4, dtype=torch.bool), 1.0),
+]
+
+
+@pytest.mark.parametrize("function", CONSTANT)
+@pytest.mark.parametrize("effort", ["none", "quick"])
+def test_a_condition_may_be_a_constant(function: Any, effort: Any) -> None:
+    x = torch.randn(3, 4)
+    with INTERPRET.scope(value=True):
+        assert torch.equal(mirage.kernel(effort=effort)(function)(x), function(x))

@@ -61,6 +61,7 @@ TORCH: dict[str, Function] = {
         torch.copysign(a, b.half() - 3),
     ),
     "conversions": lambda a: (a.float(), a.half(), a.long(), a.to(torch.int8)),
+    "exponents": lambda a: (torch.logsumexp(a, 1), torch.exp(a)),
     "conditions": lambda a, b: (
         torch.where(a > b, a, b),
         torch.where(a > b, a, 0),
@@ -224,6 +225,12 @@ def test_what_is_refused_says_where(name: str) -> None:
     with pytest.raises((DTypeError, mirage.UnsupportedError)) as error:
         mirage.kernel(REFUSED[name])(given("int8")[0])
     assert error.value.location is not None
+
+
+@pytest.mark.parametrize("softmax", [lambda a: torch.softmax(a, 1), mirage.softmax])
+def test_a_softmax_of_integers_speaks_of_what_was_written(softmax: Function) -> None:
+    with pytest.raises(DTypeError, match="softmax takes floats, found int8; convert"):
+        mirage.kernel(lambda a: softmax(a))(given("int8")[0])
 
 
 def test_shifts_out_of_a_format_are_refused() -> None:

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.search.driver import search
-from mirage_dsl.search.multi_kernel.search import multi_kernel
+from mirage_dsl.search.multi_kernel.search import Rebuilder, multi_kernel
 from mirage_dsl.verify.verifier import verify
 from tests.search.programs import Program
 
@@ -129,3 +130,18 @@ def test_truth_values_are_stored_as_the_numbers_that_a_library_reads(name: str) 
     assert result.graphs or name == "sorted, and returned"
     for graph in result.graphs:
         assert verify(graph, program).equivalent
+
+
+def test_what_is_ill_typed_otherwise_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the graphs that a search writes, those alone are left out in silence."""
+
+    def ill_typed(*_: object) -> KernelGraph:
+        raise CheckError("it is wrong")
+
+    x, w = mirage.spec((16, 8), "float32"), mirage.spec((8, 8), "float32")
+    program = mirage.kernel(lambda x, w: COUNTED["sorted"](x, w)).trace(x, w)
+    monkeypatch.setattr(Rebuilder, "graph", ill_typed)
+    with pytest.raises(CheckError, match="is wrong"):
+        multi_kernel(program, H100, max_kernels=3, keep=3)

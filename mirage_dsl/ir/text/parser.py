@@ -128,6 +128,12 @@ class Resolver:
             )
         return int(digits)
 
+    def signed(self, word: Word) -> int:
+        """The number that `word` is, which may be negative."""
+        if not word.text.startswith("-"):
+            return self.integer(word, 0)
+        return -self.integer(Word(word.text[1:], word.line, word.column), 0)
+
     def is_dim(self, name: str) -> bool:
         """Whether a dim of that name is known; `k#` is where `k` is."""
         names = (name.removesuffix("#" * n) for n in range(name.count("#") + 1))
@@ -257,7 +263,7 @@ class Resolver:
         (word,) = words
         match kind:
             case AttributeKind.INTEGER:
-                return self.integer(word, 0)
+                return self.signed(word)
             case AttributeKind.DTYPE:
                 return self.dtype(word).name
             case _:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage_dsl.core.errors import CheckError, UnsupportedError
+from mirage_dsl.core.errors import TruthError, UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import (
     Axis,
@@ -529,7 +529,7 @@ class Planner:
             graph = self._safe(rebuilder.graph(dag))
             if graph is not None:
                 kernel_types(graph)
-        except CheckError:
+        except TruthError:
             self.counters["of truth values"] += 1
             return None
         return graph

@@ -59,6 +59,7 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     KernelGraph,
     Operand,
+    PartOfDim,
     Return,
     partial_dim,
 )
@@ -337,6 +338,8 @@ class Launcher:
             for dims, name in sums(node):
                 if self._unknown(name) and not any(map(self._unknown, dims)):
                     self._sizes[name] = self._sum_size(name, dims)
+            if isinstance(node, Apply) and node.sliced is not None:
+                self._bind_slice(node.sliced)
         self._bind_products()
         for name in self._extents:
             if self._unknown(name):
@@ -383,6 +386,14 @@ class Launcher:
                     self._names.fresh(f"{name}_size"),
                     f"-(-{self.size(split.dim)} // {split.tile})",
                 )
+
+    def _bind_slice(self, part: PartOfDim) -> None:
+        """The extent of what is left of a symbolic dim."""
+        if self._unknown(part.to) and not self._unknown(part.dim):
+            cut = part.start - part.stop
+            self._sizes[part.to] = self._writer.assign(
+                self._names.fresh(f"{part.to}_size"), f"{self.size(part.dim)} - {cut}"
+            )
 
     def _sum_size(self, name: str, dims: Sequence[str]) -> str:
         """A variable for the extent of a dim that is as long as others together."""
