@@ -105,14 +105,15 @@ BYTES_PER_COPY = 4
 """Fewer bytes for each thread of a block cannot be copied ahead of their use."""
 
 SHORT_OF_THREADS = 1.3
-"""Rows of as many words as threads are copied 2.5 times as fast as shorter ones, and
-those of twice as many as others are.  [M] H100, 520 MB in rows of 3969: tiles of 16 to
-256 words 1.2 ms, of 256 with 256 threads 0.48, of 1024 0.24; the operand of a product,
-1000 rows of 4099 in tiles of 128 x 32, streams at full speed."""
+"""Rows of as many words as threads are copied 2.5 times as fast as those of half as
+many or fewer, those of twice as many as any others.  [M] H100, 520 MB in rows of 3969:
+tiles of 16 to 256 words 1.2 ms, of 256 with 256 threads 0.48, of 1024 0.24; the operand
+of a product, 1000 rows of 4099 in tiles of 128 x 32, streams at full speed."""
 
 PARTS_WRITTEN = (0.55, 1.0, 2.8)
 PARTS_POWER = 1.4
 WRITTEN, PAIRS_WRITTEN, WRITTEN_RUN = 1.2, 0.35, 1024
+BESIDE_OTHERS = 0.25
 """What iterations that store runs of 64 bytes take more, for each byte: of rows that
 begin at 64 bytes, at 32, and elsewhere; by which power of their length it is less; and
 what rows take more that begin at single words, at pairs, in runs of at most that.
@@ -121,8 +122,8 @@ what rows take more that begin at single words, at pairs, in runs of at most tha
 64, 256, 1024 and 4096 bytes: rows of 3968 numbers 0.60, 0.40, 0.39, 0.40; of 3972 1.11,
 0.52, 0.44, 0.44; of 3970 1.21, 0.56, 0.50, 0.48; of 3969 1.1 to 1.4, 0.6 to 0.9, 0.7 to
 0.8, 0.5 to 0.6.  f16, rows of 3972, runs of 32, 128 and 512: 1.90, 0.71, 0.53.
-Without a loop blocks write what lies together at one time: rows of 3969 0.68, 0.51,
-0.49, 0.47.
+Without a loop blocks write what lies together at one time, and that share of it counts:
+rows of 3969 0.68, 0.51, 0.49, 0.47; of 3968 0.41, 0.37, 0.39, 0.39.
 """
 
 
@@ -259,7 +260,7 @@ def _copied_by_words(footprint: Footprint) -> Numbers:
         return np.zeros(len(footprint.points))
     run, pitch = _runs(footprint, loads.runs, loads.itemsize)
     lanes = run / loads.itemsize / (WARP * footprint.block_warps)
-    share = np.clip(lanes, 1.0, None) ** -SHORT_OF_THREADS
+    share = np.maximum(2 * lanes, 1.0) ** -SHORT_OF_THREADS
     slow = loads.looped & (loads.itemsize == BYTES_PER_COPY) & (lanes < 2)
     slow &= (pitch % (2 * BYTES_PER_COPY) != 0) & (footprint.points.num_stages > 1)
     asked = loaded(footprint) * footprint.blocks
@@ -267,22 +268,22 @@ def _copied_by_words(footprint: Footprint) -> Numbers:
 
 
 def _partly_written(footprint: Footprint, run: Numbers, pitch: Numbers) -> Numbers:
-    """What streams more where iterations store parts of sectors and lines, in bytes.
+    """What streams more where tiles store parts of sectors and lines, in bytes.
 
     They are whole before they leave L2, where a result fits there.
     """
     stores = footprint.facts.tables.stores
-    looped = np.array(stores.looped, dtype=bool)
-    if not looped.any():
+    written = _bytes_by_store(footprint)
+    leaves = written > HELD_IN_L2 * footprint.hardware.l2_bytes
+    if not leaves.any():
         return np.zeros(len(footprint.points))
     begins = [pitch % GRAIN == 0, pitch % SECTOR == 0]
     more = np.select(begins, PARTS_WRITTEN[:2], PARTS_WRITTEN[2])
     more = more * (GRAIN / run) ** PARTS_POWER
     apart = np.select([pitch % 16 == 0, pitch % 8 == 0], [0.0, PAIRS_WRITTEN], WRITTEN)
     more = more + apart * np.minimum(1.0, WRITTEN_RUN / run)
-    written = _bytes_by_store(footprint)
-    leaves = looped[:, None] & (written > HELD_IN_L2 * footprint.hardware.l2_bytes)
-    return np.where(leaves, written * more, 0.0).sum(axis=0)
+    share = np.where(np.array(stores.looped), 1.0, BESIDE_OTHERS)[:, None]
+    return np.where(leaves, written * more * share, 0.0).sum(axis=0)
 
 
 def _parted(footprint: Footprint) -> NDArray[np.bool_]:

@@ -21,7 +21,7 @@ from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import GRID_AXES, Hardware
 from mirage_dsl.core.types import Axis, TensorType, f64
 from mirage_dsl.core.work import spread
-from mirage_dsl.cost.estimate import least_microseconds, library_kernel
+from mirage_dsl.cost.estimate import estimate, least_microseconds, library_kernel
 from mirage_dsl.cost.footprint import never_fits
 from mirage_dsl.ir.analysis.layouts import with_channels_last
 from mirage_dsl.ir.canonical import canonical_hash
@@ -89,9 +89,9 @@ MOST_PAIRS = 16
 LONGEST_HELD = 32768
 """Elements of a row that no block holds with what is made of it: half the registers of
 a multiprocessor.  Where its variance can be had in parts, no kernel of it is sought."""
-FAR_FROM_LEAST = 1.25
-"""Where the kernel that combines variances of parts takes more than so often the least
-that its bytes take, they are combined by a kernel ahead of it."""
+FAR_FROM_BYTES = 1.1
+"""Where the kernel that combines variances of parts takes more than so often what its
+bytes do, they are combined by a kernel ahead of it."""
 PART_LENGTHS = (4096, 16384)
 """Elements that parts of a row have at most: what a block of few warps holds; where
 that gives no plans, what there are fewer of to read for blocks that combine them."""
@@ -501,14 +501,13 @@ class SegmentSearch:
                 [self._told_before(cutter, part, inside) for part in parts]
                 for parts in _parts_of(cutter, rows)
             )
-            least = [least_microseconds(*s, self.hardware) for s in two]
+            least = sum(least_microseconds(*s, self.hardware) for s in two)
             best = min((p.microseconds for p in plans), default=math.inf)
             whole = rows.restored(rows.program)
-            if self.late() or sum(least) >= best or not self._is_right(whole, segment):
+            if self.late() or least >= best or not self._is_right(whole, segment):
                 continue
             found = self._in_turn(cutter, two)
-            second = self.plans(*two[-1], written=True)
-            if not second or second[0].microseconds > FAR_FROM_LEAST * least[-1]:
+            if self._takes_longer_than_its_bytes(*two[-1]):
                 found += self._in_turn(cutter, three)
                 found.sort(key=lambda p: p.microseconds)
             graphs = (p.graph for p in _accurate_ones(found, rows.program))
@@ -530,6 +529,18 @@ class SegmentSearch:
             )
             for some in _together([self.plans(*s, written=True) for s in parts])
         ]
+
+    def _takes_longer_than_its_bytes(
+        self, segment: KernelGraph, inside: AbstractSet[str]
+    ) -> bool:
+        """Whether the best kernel of a segment, if any, is far from streaming."""
+        plans = self.plans(segment, inside, written=True)
+        if not plans:
+            return True
+        cost = estimate(plans[0].graph, self.hardware, inside)
+        moved = sum(k.dram_bytes for k in cost.kernels) / self.hardware.dram_rate
+        least = 1e6 * (moved + self.hardware.launch + self.hardware.ramp)
+        return plans[0].microseconds > FAR_FROM_BYTES * least
 
     def _told_before(
         self, cutter: Cutter, nodes: Sequence[Apply], inside: AbstractSet[str]

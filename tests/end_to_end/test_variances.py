@@ -194,6 +194,19 @@ def test_mutants_are_refused(name: str) -> None:
         assert not verify(wrong, program, seed=seed).equivalent
 
 
+@pytest.mark.parametrize(
+    ("extents", "length"), [((126, 126), 2268), ((254, 254), 508), ((121, 121), 1331)]
+)
+def test_parts_are_whole_words_of_memory(extents: tuple[int, int], length: int) -> None:
+    """Where the rows can be cut so: 15876 is 4 times 3969, the largest odd divisor."""
+    x = torch.empty(2, 4, *extents, device="meta")
+    program = flattened(expand(mirage.kernel(images).trace(x)))
+    assert program is not None
+    found = in_parts(program.program)
+    assert found is not None
+    assert found.length == length
+
+
 # -- The whole road --------------------------------------------------------------------
 
 LONG: dict[Any, tuple[torch.dtype, tuple[tuple[int, ...], ...]]] = {
@@ -227,3 +240,21 @@ def test_long_rows_are_read_twice_by_two_kernels(function: Any) -> None:
     error = (found.double() - exact).norm() / exact.norm()
     eager = (function(*inputs).double() - exact).norm() / exact.norm()
     assert error <= 2 * eager + torch.finfo(dtype).eps
+
+
+@pytest.mark.sample(0)
+def test_a_kernel_between_combines_what_rows_would_part() -> None:
+    """The parts of 508 elements would be 127 runs of 64 bytes in each tile."""
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        return F.group_norm(F.silu(x), 8, w, b)
+
+    shapes = ((128, 32, 254, 254), (32,), (32,))
+    program = mirage.kernel(f).trace(*(torch.empty(s, device="meta") for s in shapes))
+    best = search(program, H200, max_kernels=None, k=1).best
+    assert best.certificate is not None
+    assert best.certificate.ok
+    first, between, last = best.mugraph.blocks
+    assert len(first.stores) == len(between.stores) == 2
+    assert not {s.source for s in between.loads} & {s.name for s in program.inputs}
+    assert {s.result for s in between.stores} <= {s.source for s in last.loads}
