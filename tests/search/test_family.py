@@ -6,12 +6,16 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Split
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.search.driver import search
+from mirage_dsl.search.segments import SegmentSearch
 from mirage_dsl.search.sizes import (
     Allowed,
     Sized,
@@ -22,6 +26,7 @@ from mirage_dsl.search.sizes import (
     on_grid,
     sizes_of_all,
 )
+from tests.freeze.frozen import programs
 from tests.search import blocks
 
 DIMS = {"rms_linear": "mn", "attention": "zm", "ntrans": "m"}
@@ -131,3 +136,35 @@ def test_a_structure_that_loads_all_of_what_it_splits_stands_alone() -> None:
     assert odd != block
     other = on_grid(block, ())
     assert families([odd, other, block]) == [[odd], [other, block]]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["qknorm", "latent_attention"])
+def test_what_has_no_room_has_no_sizes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tile of more words than registers is not priced: nothing of it would fit."""
+    with_room = SegmentSearch._with_room
+    sizes: list[list[Sized]] = []
+
+    def watched(
+        self: SegmentSearch, segment: KernelGraph, cast: BlockGraph, *rest: Any
+    ) -> Any:
+        kept = with_room(self, segment, cast, *rest)
+        gone = [on_grid(cast, b.grid) for b in rest[-1] if b not in kept]
+        sizes.extend(
+            sizes_of_all(
+                [UnsizedBlock(b, self.constraints.sizes(b)) for b in gone],
+                kernel_types(replace(segment, returns=())),
+                derived_extents(segment, segment.extent_of),
+                hardware=self.hardware,
+            )
+            if gone
+            else []
+        )
+        return kept
+
+    monkeypatch.setattr(SegmentSearch, "_with_room", watched)
+    search(programs()[name], H100, k=1, verify=False)
+    assert len(sizes) > 10
+    assert not any(sizes)
