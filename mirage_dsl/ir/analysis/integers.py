@@ -20,12 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, scalar
+from mirage_dsl.ir.evaluate import NumpyDomain
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
     BlockNode,
+    Input,
     KernelGraph,
+    KernelNode,
     Load,
     Operand,
     Store,
@@ -71,6 +74,8 @@ _CONVERSIONS = frozenset(
 
 
 _EXTREMES = (MAXIMUM, MINIMUM)
+_FEW = 3
+"""Numbers at either end of a turn that may lie outside of what is indexed."""
 _ANCHORS = (0, 128)
 """Numbers that two are close to at once, so that they are close to each other."""
 _MADE, _FOUND = "", " "
@@ -192,7 +197,7 @@ def turns_of(program: KernelGraph, candidate: KernelGraph) -> AllTurns:
     both = zip(program.inputs, ours.inputs, theirs.inputs, strict=True)
     return AllTurns(
         tuple(
-            _inside(item.type.dtype, {*one, *other}, limits.get(item.name))
+            _inside(program, item, {*one, *other}, limits.get(item.name))
             for item, one, other in both
         ),
         tuple(sorted({*ours.made, *theirs.made}, key=_ends)),
@@ -237,15 +242,113 @@ def _turns(graph: KernelGraph) -> AllTurns:
     )
 
 
-def _inside(dtype: DType, turns: set[range], limit: Limit | None) -> Turns:
+def _inside(
+    program: KernelGraph, item: Input, turns: set[range], limit: Limit | None
+) -> Turns:
     """What of the numbers an input may be."""
+    dtype = item.type.dtype
     if not turns or not dtype.is_integer:
         return ()
-    least, most = int(dtype.min), int(dtype.max)
-    if limit is not None:
-        least, most = max(least, limit.start), min(most, limit.stop - 1)
+    whole = _cut(turns, int(dtype.min), int(dtype.max))
+    if limit is None:
+        return tuple(sorted(whole, key=_ends))
+    cut = _cut(whole, limit.start, limit.stop - 1)
+    ends = {n for r in whole for n in (*r[:_FEW], *r[-_FEW:])}
+    beyond = sorted(n for n in ends if not limit.start <= n < limit.stop)
+    cut |= {range(n, n + 1) for n in brought_inside(program, item, beyond)}
+    return tuple(sorted(cut, key=_ends))
+
+
+def _cut(turns: set[range], least: int, most: int) -> set[range]:
+    """What of ranges lies between two numbers."""
     cut = {range(max(r.start, least), min(r.stop, most + 1)) for r in turns}
-    return tuple(sorted((r for r in cut if r), key=_ends))
+    return {r for r in cut if r}
+
+
+def brought_inside(
+    graph: KernelGraph, item: Input, numbers: Sequence[int]
+) -> frozenset[int]:
+    """Which numbers a graph brings inside of all that it indexes by what they give.
+
+    As those that stand for no index, `x[where(label == -100, 0, label)]`.  None where
+    an index is made of more than the input, element by element.  Extents have to be
+    known.
+    """
+    found = _OfNumbers(graph, np.asarray(numbers, item.type.dtype.long_name))
+    found.made[item.name] = found.numbers
+    for node in graph.nodes:
+        found.read(node)
+    return frozenset(found.numbers[found.inside].tolist())
+
+
+class _OfNumbers:
+    """What a graph computes of numbers, element by element, in the place of an input.
+
+    Attributes:
+        numbers: The numbers.
+        inside: For which of them all that is indexed has an element.
+        made: What is computed of them.
+    """
+
+    def __init__(self, graph: KernelGraph, numbers: NDArray[Any]) -> None:
+        self.numbers = numbers
+        self.inside = np.ones(len(numbers), np.bool_)
+        self.made: dict[str, NDArray[Any]] = {}
+        self._others = set[str]()
+        extents = derived_extents(graph, graph.extent_of)
+        self._extents = {n: e for n, e in extents.items() if e is not None}
+        self._domain = NumpyDomain()
+
+    def read(self, node: KernelNode) -> None:
+        """Take account of a node."""
+        read = set(node.sources if isinstance(node, BlockGraph) else node.values)
+        if read.isdisjoint(self.made.keys() | self._others):
+            return
+        if isinstance(node, BlockGraph):
+            # It may index by them.
+            self.inside[:] = False
+            return
+        self._index(node)
+        if read <= self.made.keys() and _of_elements(node):
+            self.made[node.result] = self._computed(node)
+        else:
+            self._others.add(node.result)
+
+    def _index(self, node: Apply) -> None:
+        _, size = _indexed_axis(node, self._extents)
+        index = node.values[-1]
+        if size is not None and index in self._others:
+            self.inside[:] = False
+        elif size is not None and index in self.made:
+            self.inside &= (-size <= self.made[index]) & (self.made[index] < size)
+
+    def _computed(self, node: Apply) -> NDArray[Any]:
+        operands = [
+            self.made[o]
+            if isinstance(o, str)
+            else self._domain.constant(o, self._extents)
+            for o in node.operands
+        ]
+        if node.op.kind is Kind.VIEW:
+            return operands[0]
+        return self._domain.elementwise(node.op, operands)
+
+
+def _of_elements(node: Apply) -> bool:
+    """Whether each element of a result is made of one of each operand, of integers."""
+    kinds = (Kind.ELEMENTWISE, Kind.VIEW)
+    return node.op.kind in kinds and "dtype" not in node.op.attributes
+
+
+def _indexed_axis(
+    node: Apply, extents: Mapping[str, int | None]
+) -> tuple[str, int | None]:
+    """The dim that a node has indices of, if it has a name, and its extent."""
+    if node.op.indexed:
+        (extent,) = node.numbers["size"]
+        return "", extent
+    dim = str(node.attr("dim")) if node.op.kind is Kind.GATHER else ""
+    return dim, extents.get(dim)
 
 
 def _ends(numbers: range) -> tuple[int, int]:
@@ -340,14 +443,9 @@ class _Limits:
 
     def _index(self, level: int, node: Apply) -> None:
         """What an index has to be within, if a node has one."""
-        if node.op.indexed:
-            (extent,) = node.numbers["size"]
-            self._dim = ""
-        elif node.op.kind is Kind.GATHER:
-            self._dim = str(node.attr("dim"))
-            extent = self._extents[self._dim]
-        else:
+        if not node.op.indexed and node.op.kind is not Kind.GATHER:
             return
+        self._dim, extent = _indexed_axis(node, self._extents)
         index = node.values[1]
         if extent is not None:
             choice = self._without_negative(level, index)
