@@ -170,6 +170,53 @@ def test_indices_of_long_tables_under_roots(
         assert not wrong.ok
 
 
+def between(w: Any, ids: Any) -> Any:
+    return torch.nn.functional.rms_norm(w[ids.clamp(3, 900)], w.shape[1:])
+
+
+def hashed(w: Any, ids: Any) -> Any:
+    return w[(ids * 31 + 7) % 1000]
+
+
+def other_words(w: Any, ids: Any) -> Any:
+    return w[torch.where(ids >= 2000, ids - 2000, ids)]
+
+
+def distances(w: Any, ids: Any) -> Any:
+    return w[(ids[:, None] - ids).clamp(-128, 128) + 128]
+
+
+def distances_of_positions(w: Any, ids: Any) -> Any:
+    at = torch.arange(len(ids))
+    return w[(at[:, None] - at).clamp(-128, 128) + 128] * ids[:, None, None]
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "other"),
+    [
+        (between, ", 3\n", ", 4\n"),
+        (between, ", 900\n", ", 899\n"),
+        (hashed, ", 7\n", ", 8\n"),
+        (hashed, ", 31\n", ", 32\n"),
+        (other_words, "ids, 2000\n", "ids, 2001\n"),
+        (distances, "add minimum1, 128\n", "add minimum1, 127\n"),
+        (distances_of_positions, "add minimum1, 128\n", "add minimum1, 127\n"),
+    ],
+)
+def test_indices_that_need_long_tables_or_certain_numbers(
+    function: Any, number: str, other: str
+) -> None:
+    """At sizes at which no index would be inside nothing could be decided."""
+    program = mirage.kernel(function).trace(
+        mirage.spec((1000, 16), "float16"), mirage.spec((300,), "int64")
+    )
+    text = to_text(program)
+    assert text.count(number) == 1, text
+    for seed in range(4):
+        assert mirage.verify(text, program, seed=seed).ok
+        assert not mirage.verify(text.replace(number, other), program, seed=seed).ok
+
+
 def test_indices_at_sizes_that_no_draw_compares() -> None:
     """Of a symbolic table small sizes do not have the rows at which an index turns."""
     text = (

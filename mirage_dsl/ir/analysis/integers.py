@@ -74,6 +74,10 @@ _CONVERSIONS = frozenset(
 
 
 _EXTREMES = (MAXIMUM, MINIMUM)
+_MOST_TRIED = 1 << 16
+"""Numbers of which it is computed whether they will do as an index."""
+_FEW_INDICES = 8
+"""How many numbers may be all that intervals tell of those that will do."""
 _FEW = 3
 """Numbers at either end of a turn that may lie outside of what is indexed."""
 _ANCHORS = (0, 128)
@@ -92,11 +96,13 @@ class Limit:
         stop: One more than the largest.
         period: Where it is not 0, numbers that are multiples of it further on will do
             as well: what is read is the remainder.
+        among: Where there are any, the numbers within it that will do.
     """
 
     start: int
     stop: int
     period: int = 0
+    among: tuple[int, ...] = ()
 
     def moved(self, by: int) -> Limit:
         """The limit of a number to which `by` is added."""
@@ -127,10 +133,34 @@ def index_limits(graph: KernelGraph) -> dict[str, Limit]:
 
     Negative ones count from the end, unless a choice puts others in their place.  Where
     several inputs add up to an index each has its share.  An input is not among them if
-    what it holds does not matter, as that of `pos % window`.  What is beyond intervals
-    may still lie outside: it has the limit of the index itself.
+    what it holds does not matter, as that of `pos % window`.  Where intervals do not
+    tell, as of `(31 * i + 7) % 1000`, numbers are tried; what is made of several inputs
+    so may still lie outside: it has the limit of the index itself.
     """
-    return _Limits(graph).found
+    return dict(_index_limits(graph))
+
+
+@lru_cache(maxsize=64)
+def _index_limits(graph: KernelGraph) -> Mapping[str, Limit]:
+    found = _Limits(graph).found
+    items = [item for item in graph.inputs if item.name in found]
+    return {item.name: _tried(graph, item, found[item.name]) for item in items}
+
+
+def _tried(graph: KernelGraph, item: Input, limit: Limit) -> Limit:
+    """A limit, with the numbers that will do where not all within it seem to."""
+    least = max(limit.start, int(item.type.dtype.min))
+    most = min(limit.stop - 1, int(item.type.dtype.max))
+    within = range(least, most + 1, max((most - least) // _MOST_TRIED, 1))
+    inside = brought_inside(graph, item, within)
+    all_inside = len(inside) == len(within)
+    if all_inside and len(within) > _FEW_INDICES:
+        return limit
+    some = range(min(_MOST_TRIED, int(item.type.dtype.max)))
+    further = brought_inside(graph, item, some) - inside
+    if all_inside and not further:
+        return limit
+    return replace(limit, among=tuple(sorted(inside | further)))
 
 
 def indexed_too_short(graph: KernelGraph) -> dict[str, int]:
@@ -252,9 +282,9 @@ def _inside(
     whole = _cut(turns, int(dtype.min), int(dtype.max))
     if limit is None:
         return tuple(sorted(whole, key=_ends))
-    cut = _cut(whole, limit.start, limit.stop - 1)
+    cut = _cut(whole, limit.start, limit.stop - 1) if not limit.among else set[range]()
     ends = {n for r in whole for n in (*r[:_FEW], *r[-_FEW:])}
-    beyond = sorted(n for n in ends if not limit.start <= n < limit.stop)
+    beyond = sorted(n for n in ends if not any(n in r for r in cut))
     cut |= {range(n, n + 1) for n in brought_inside(program, item, beyond)}
     return tuple(sorted(cut, key=_ends))
 
@@ -453,14 +483,56 @@ class _Limits:
             self._hold(level, index, Limit(0 if choice else -extent, extent))
 
     def _reach(self, level: int, index: Operand, extent: int) -> None:
-        """Note how far an index that is made of positions lies outside."""
-        known = self._range(level, index)
-        if known is None or not self._dim:
+        """Note how far an index lies outside, whatever the inputs are.
+
+        Of positions all have to be inside, and so has what is clamped where several
+        elements of inputs make one index; of others some.
+        """
+        least, most = self._ends(level, index)
+        if not self._dim or least == -math.inf:
             return
-        least, most = known
-        by = max(most + 1, -least) - extent
+        every = most < math.inf and not self._is_of_one(level, index)
+        by = (max(most + 1, -least) if every else least + 1) - extent
         if by > 0:
-            self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), by)
+            self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), int(by))
+
+    def _is_of_one(self, level: int, value: Operand) -> bool:
+        """Whether each element is made of one element of an input, and of no other."""
+        if isinstance(value, Scalar) or value in self._positions:
+            return False
+        level, node = self._made.get((level, value), (level, None))
+        if isinstance(node, Load):
+            return self._is_of_one(0, node.source)
+        if not isinstance(node, Apply) or node.op.kind is Kind.GATHER:
+            return True
+        return len(node.values) == 1 and self._is_of_one(level, node.values[0])
+
+    def _ends(self, level: int, value: Operand) -> tuple[float, float]:
+        """The least and the largest that a value can be, as far as clamps tell."""
+        known = self._range(level, value)
+        where, node = (level, None) if known else self._maker_of(level, value)
+        if known or node is None:
+            return known or (-math.inf, math.inf)
+        if node.op in _CONVERSIONS or node.op.kind is Kind.VIEW:
+            return self._ends(where, node.operands[0])
+        if node.op not in (ADD, SUB, *_EXTREMES):
+            return -math.inf, math.inf
+        (a, b), (c, d) = (self._ends(where, o) for o in node.operands)
+        if node.op is ADD:
+            return a + c, b + d
+        if node.op is SUB:
+            return a - d, b - c
+        one = max if node.op is MAXIMUM else min
+        return one(a, c), one(b, d)
+
+    def _maker_of(self, level: int, value: Operand) -> tuple[int, Apply | None]:
+        """What makes a value, and at which level; looked for behind loads too."""
+        if isinstance(value, Scalar):
+            return level, None
+        where, node = self._made.get((level, value), (level, None))
+        if isinstance(node, Load):
+            return self._maker_of(0, node.source)
+        return where, node if isinstance(node, Apply) else None
 
     def one_sided(self, node: Apply) -> OneSided | None:
         """What a comparison of positions lacks to come out either way, if it does."""
@@ -663,11 +735,14 @@ class _Limits:
         return self._range_of_both(where, node)
 
     def _range_of_both(self, level: int, node: Apply) -> tuple[int, int] | None:
-        if node.op not in (ADD, SUB, MUL):
+        if node.op not in (ADD, SUB, MUL, *_EXTREMES):
             return None
         found = [self._range(level, o) for o in node.operands]
         if found[0] is None or found[1] is None:
             return None
+        if node.op in _EXTREMES:
+            one = max if node.op is MAXIMUM else min
+            return one(found[0][0], found[1][0]), one(found[0][1], found[1][1])
         if node.op is ADD:
             return found[0][0] + found[1][0], found[0][1] + found[1][1]
         if node.op is SUB:
@@ -773,6 +848,9 @@ def beside(
 
 def _indices(dtype: DType, words: Array, limit: Limit) -> Array:
     """Indices of an axis, which count from its end where they are negative."""
+    if limit.among:
+        among = np.asarray(limit.among, dtype.long_name)
+        return among[(words % len(among)).astype(np.int64)]
     least = max(limit.start, int(dtype.min))
     most = min(limit.stop - 1, int(dtype.max))
     count = max(most - least + 1, 1)
