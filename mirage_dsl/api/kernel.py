@@ -272,7 +272,10 @@ class BoundKernel:
         """A μGraph at the extents of dynamic dims that it was bound with."""
         if self._shapes is None:
             return candidate
-        return resized(candidate, free_dims(candidate, self.program), self._shapes)
+        bound = bind_extents(self.program, self._shapes)
+        told = {n: bound[n] for n in untold_dims(candidate, self.program)}
+        free = free_dims(candidate, self.program)
+        return resized(candidate, free, self._shapes, told)
 
     def search(
         self,
@@ -649,17 +652,40 @@ def free_dims(graph: KernelGraph, program: KernelGraph) -> frozenset[str]:
     )
 
 
-def resized(graph: KernelGraph, free: Collection[str], shapes: Shapes) -> KernelGraph:
+def untold_dims(graph: KernelGraph, program: KernelGraph) -> frozenset[str]:
+    """Dims of a graph that follow from its inputs in the program alone.
+
+    Where a join is written as a choice by position, nothing says how long it is.
+    """
+    given = {name for item in graph.inputs for name in item.type.names}
+    known = {n: e for n, e in graph.extents if n in given}
+    told = derived_extents(graph, known)
+    open_dims = {name for name, extent in program.extents if extent is None}
+    return frozenset(n for n, _ in graph.extents if n in open_dims and n not in told)
+
+
+def resized(
+    graph: KernelGraph,
+    free: Collection[str],
+    shapes: Shapes,
+    told: Mapping[str, int] | None = None,
+) -> KernelGraph:
     """The graph with the extents of `free` dims, and what follows, that shapes tell.
 
     What is sliced may be too short for it: that is for `check` to say.
+
+    Args:
+        graph: The graph.
+        free: Its symbolic dims.
+        shapes: Of its inputs.
+        told: Extents that follow from none of its own.
 
     Raises:
         ShapeError: The shapes contradict the inputs' types or each other.
     """
     if not free:
         return graph
-    symbolic = graph.with_extents(dict.fromkeys(free))
+    symbolic = graph.with_extents({**dict.fromkeys(free), **(told or {})})
     bound = bind_extents(symbolic, shapes)
     return graph.with_extents(derived_extents(graph, bound))
 
@@ -682,7 +708,8 @@ class Executables:
         self._backend = backend_named(backend)
         self._program = program
         self._free = free_dims(mugraph, program)
-        self._cuts = bool(open_slices(program))
+        self._untold = untold_dims(mugraph, program)
+        self._at_each = bool(self._untold or open_slices(program))
         self._mugraph = complete_extents(mugraph, mugraph.extent_of)
         self._most = {n: e for n, e in self._mugraph.extents if e is not None}
         self._known: dict[object, Executable] = {}
@@ -707,9 +734,11 @@ class Executables:
         return found
 
     def _made(self, shapes: Shapes, interpret: bool) -> Executable:
-        program = self._program.with_extents(bind_extents(self._program, shapes))
+        bound = bind_extents(self._program, shapes)
+        program = self._program.with_extents(bound)
+        told = {name: bound[name] for name in self._untold}
         try:
-            sized = resized(self._mugraph, self._free, shapes)
+            sized = resized(self._mugraph, self._free, shapes, told)
         except ShapeError as error:
             # An extent that follows from none is what it was.
             _leave(program, error.message)
@@ -718,13 +747,15 @@ class Executables:
             return self._compiled(sized, interpret)
         if sized == program:
             return self._compiled(program, interpret)
-        # Where dims are sliced, what lies ahead of what changes with their extents.
-        kind = sized.extents if self._cuts else _kind(sized)
+        # Where dims are sliced, what lies ahead of what changes with their extents; and
+        # that of a dim which follows from no other is believed at none but those.
+        kind = sized.extents if self._at_each else _kind(sized)
         if kind not in self._verified:
             self._verified[kind] = _holds(sized, program)
         if not self._verified[kind]:
             return self._compiled(program, interpret)
         shorter = all((e or 0) <= self._most.get(n, 0) for n, e in sized.extents)
+        shorter &= not self._untold
         shared = self._of_shorter(interpret) if shorter else None
         return shared or self._compiled(sized, interpret)
 

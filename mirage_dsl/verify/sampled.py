@@ -111,7 +111,7 @@ class Thinning:
         width: How many elements a thinned one keeps at each place: at its ends, at a
             random one, and at those given.
         seed: What the random place follows from.
-        places: Where parts of a grid end.
+        places: Where parts of a grid end, and indices turn; from the end below 0.
     """
 
     longest: int
@@ -129,7 +129,8 @@ class Thinning:
         rng = np.random.default_rng([self.seed, extent, 32])
         last = extent - self.width
         starts = [0, int(rng.integers(last)), last]
-        starts += [min(p - self.width // 2, last) for p in self.places if p < extent]
+        places = (p % extent for p in self.places if -extent <= p < extent)
+        starts += [min(p - self.width // 2, last) for p in places]
         return distinct(*(max(s, 0) + np.arange(self.width) for s in starts))
 
     def at_parts(self, graph: KernelGraph) -> Thinning:
@@ -145,7 +146,7 @@ class Thinning:
     def at_turns(self, turns: AllTurns) -> Thinning:
         """The thinning that also keeps what indices are drawn beside turns."""
         beside = [r[len(r) // 2] for some in turns.inputs for r in some if r]
-        return self._also_at({t for t in beside[:_MOST_PLACES] if t >= 0})
+        return self._also_at(set(beside[:_MOST_PLACES]))
 
     def _also_at(self, places: set[int]) -> Thinning:
         return replace(self, places=tuple(sorted(places.union(self.places))))

@@ -421,6 +421,8 @@ _TINY = (5, 6, 7, 8, 9, 10, 11, 12)
 _TINY_TWICE = (13, 14, 15, 16, 17, 18)
 _FARTHEST = 64
 """What indices of one dim are apart at most, for which it is long enough."""
+_FARTHEST_INDEX = 1024
+"""The same of what nothing but an index makes longer: a table may be long."""
 _LENGTHENED = 8
 """How often dims are made longer for what they are indexed by."""
 _BEYOND = 2
@@ -742,7 +744,9 @@ class _Shrinking:
         # What indexes a dim may become longer itself.
         for _ in range(_LENGTHENED):
             lacking = self._lacking()
-            if not lacking or max(lacking.values()) > _FARTHEST:
+            tables = indexed_too_short(self._with_small_literals())
+            most = {d: _FARTHEST_INDEX if d in tables else _FARTHEST for d in lacking}
+            if not lacking or any(by > most[dim] for dim, by in lacking.items()):
                 return
             for dim, by in lacking.items():
                 self._demand((0, dim), by + _BEYOND)
@@ -751,9 +755,7 @@ class _Shrinking:
 
     def _lacking(self) -> dict[str, int]:
         """By dim how many elements it lacks."""
-        program, candidate = (self._resized(side) for side in (0, 1))
-        beside = literals(program) | literals(candidate)
-        small = with_literals(program, brought_together(beside, self._widest_gap()))
+        small = self._with_small_literals()
         asked = self.graphs[0]
         lacking = [indexed_too_short(small), _reached(small)]
         lacking.append(_narrower_than_windows(asked, small))
@@ -767,6 +769,12 @@ class _Shrinking:
         for dim, by in (item for each in lacking for item in each.items()):
             found[dim] = max(found.get(dim, 0), by)
         return found
+
+    def _with_small_literals(self) -> KernelGraph:
+        """The program at these sizes, and what positions are compared with."""
+        program, candidate = (self._resized(side) for side in (0, 1))
+        beside = literals(program) | literals(candidate)
+        return with_literals(program, brought_together(beside, self._widest_gap()))
 
     def _demand(self, key: Key, by: int) -> None:
         """A dim that is longer by at least so many; of a product, its first factor."""

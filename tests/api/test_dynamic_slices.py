@@ -172,6 +172,27 @@ def test_extents_share_a_kernel() -> None:
         torch.testing.assert_close(executable(x)[0], x[1:] * 2 + x[-1])
 
 
+def test_a_join_by_positions_serves_other_extents(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing in the μGraph says how long the dim is, but the program does."""
+
+    def padded(x: Any) -> Any:
+        return torch.nn.functional.pad(x, (0, 0, 2, 1)).cumsum(0)
+
+    kernel = kernel_of(padded, effort="quick", budget_seconds=2)
+    bound = kernel.bind(torch.randn(100, 8))
+    best = bound.search().best.mugraph
+    assert best.blocks
+    assert best.indices
+    for t in (100, 97, 112, 16, 13):
+        same(kernel, padded, t)
+    assert "library kernels" not in caplog.text
+    longer = kernel.bind(torch.randn(109, 8))
+    assert longer.use(best).ok
+    torch.testing.assert_close(longer(torch.ones(109, 8)), padded(torch.ones(109, 8)))
+
+
 def test_a_slice_from_the_other_end_is_another_function() -> None:
     text = """
     mirage 1

@@ -155,6 +155,29 @@ def test_extents_may_be_symbolic() -> None:
             torch.testing.assert_close(kernel(x, y), of_five_dims(x, y))
 
 
+ONE_IMAGE = """mirage 1
+
+mugraph f(x: f32[1, (g c), h, w]) -> f32[g, c, h_w] where g = 2, c = 3, h = 5, w = 7 {
+  x_f: f32[g, c, h_w] = flatten x of(h, w) to(h_w)
+  y = block grid(g / 1) {
+    x_t: f32[g/grid, c, h_w] = load x_f
+    y_t: f32[g/grid, c, h_w] = neg x_t
+    store y: f32[g/grid, c, h_w] = y_t
+  }
+  return y
+}
+"""
+
+
+def test_an_axis_of_one_element_does_not_stand_for_one_of_two_dims() -> None:
+    """The input has as many axes as dims, and not one for each."""
+    x = torch.arange(210.0).reshape(1, 6, 5, 7)
+    run = TritonExecutable(parse(ONE_IMAGE), interpret=True)
+    for given in (x, x.mT.contiguous().mT, torch.stack([x, x], -1)[..., 0]):
+        (found,) = run(given)
+        assert torch.equal(found, -x.reshape(2, 3, 35))
+
+
 # -- Which dims ------------------------------------------------------------------------
 
 

@@ -64,6 +64,23 @@ def test_what_is_drawn_within_them_is_inside(name: str) -> None:
         evaluate_numpy(program, table, drawn)
 
 
+TRIED: dict[str, Function] = {
+    "of a hash": lambda x, i: x[(i * 31 + 7) % 50257],
+    "of other bits": lambda x, i: x[(i ^ 1234) % 4096],
+    "of two ranges": lambda x, i: x[mirage.where(i >= 1000, i - 1000, i)],
+}
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_numbers_are_tried_where_intervals_do_not_tell(name: str) -> None:
+    program = traced(TRIED[name])
+    limits, table = index_limits(program), np.ones((12, 2))
+    assert limits["i"].among
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        evaluate_numpy(program, table, any_integers(rng, i64, (3,), limits["i"]))
+
+
 def test_a_sum_of_several_is_shared() -> None:
     program = traced(lambda x, i, j: x[i + j], 3)
     limits, table = index_limits(program), np.ones((12, 2))
@@ -100,3 +117,16 @@ def test_a_dim_holds_all_positions_of_another_one() -> None:
     assert lacking(lambda x: x[mirage.arange(12) + 3]) == [3]
     assert lacking(lambda x: x[mirage.arange(12) - 14]) == [2]
     assert lacking(lambda x: x[mirage.arange(30) // 2]) == [3]
+    assert lacking(lambda x: x[mirage.arange(30).clamp(max=13)]) == [2]
+
+
+def test_a_dim_holds_what_a_clamp_leaves() -> None:
+    """All of it, where several elements of inputs make an index; else some."""
+
+    def lacking(function: Function) -> list[int]:
+        return list(indexed_too_short(traced(function)).values())
+
+    assert lacking(lambda x, i: x[i.clamp(0, 50000)]) == []
+    assert lacking(lambda x, i: x[i.clamp(11, 50000)]) == []
+    assert lacking(lambda x, i: x[i.clamp(14, 50000)]) == [3]
+    assert lacking(lambda x, i: x[(i[:, None] - i).clamp(-8, 8) + 8]) == [5]

@@ -21,6 +21,15 @@ PICKED = "w: f16[v, k], ids: i64[n]) -> f16[n, k] where v = 1000, k = 24, n = 6"
 FLOAT = "x: f32[m, k]) -> i32[m, k] where m = 16, k = 32"
 TWO = "x: i32[m, k], z: i32[m]) -> i32[m, k] where m = 16, k = 32"
 LENGTHS = "x: f16[m, k], n: i64[m]) -> f16[m, k] where m = 8, k = 128"
+LABELLED = "x: f32[m, k], t: i64[m]) -> f32[m] where m = 6, k = {}"
+UNLABELLED = (
+    " b = equal t, {}\n i = where b, 0, t\n n = less i, 0\n j = where n, 1*k, i\n"
+    " g = gather x, j dim(k)\n y = where b, 0, g\n return y\n"
+)
+OF_OTHERS = (
+    " i = sub ids, 1000\n a = less_equal 1000, ids\n c = less ids, {}\n b = mul a, c\n"
+    " j = where b, i, 0\n g = gather w, j dim(v)\n y = where b, g, 0\n return y\n"
+)
 GATHERED = " g = gather w, ids dim(v)\n y = where b, 0, g\n return y\n"
 
 # Header, lines with {} for a number, the number, one that is another function.
@@ -66,6 +75,11 @@ CASES: dict[str, tuple[str, str, int, int]] = {
         999,
         998,
     ),
+    "no index": (LABELLED.format(1000), UNLABELLED, -100, -99),
+    "no index of a few": (LABELLED.format(32), UNLABELLED, -100, -101),
+    "no index of many": (LABELLED.format(128256), UNLABELLED, -100, -101),
+    "beyond what is here": (PICKED, OF_OTHERS, 2000, 2001),
+    "the last that is here": (PICKED, OF_OTHERS, 2000, 1999),
     "of floats": (
         FLOAT,
         " i = to_i32 x\n y = minimum i, {}\n return y\n",
@@ -117,6 +131,8 @@ def test_turns_lie_in_the_format_and_inside_of_what_is_indexed() -> None:
     assert turns_of(small, small).inputs == ((range(126, 128),),)
     picked = graph("an index", 999)
     assert turns_of(picked, picked).inputs == ((), (range(998, 1000),))
+    beyond = graph("no index of a few", -100)
+    assert turns_of(beyond, beyond).inputs[1] == (range(-100, -99), range(2))
     made = graph("of floats", 100)
     assert turns_of(made, graph("of floats", 7)).made == (range(6, 9), range(99, 102))
 
@@ -152,6 +168,53 @@ def test_indices_of_long_tables_under_roots(
         assert mirage.verify(program, program, seed=seed).ok
         wrong = mirage.verify(text.replace(number, other), program, seed=seed)
         assert not wrong.ok
+
+
+def between(w: Any, ids: Any) -> Any:
+    return torch.nn.functional.rms_norm(w[ids.clamp(3, 900)], w.shape[1:])
+
+
+def hashed(w: Any, ids: Any) -> Any:
+    return w[(ids * 31 + 7) % 1000]
+
+
+def other_words(w: Any, ids: Any) -> Any:
+    return w[torch.where(ids >= 2000, ids - 2000, ids)]
+
+
+def distances(w: Any, ids: Any) -> Any:
+    return w[(ids[:, None] - ids).clamp(-128, 128) + 128]
+
+
+def distances_of_positions(w: Any, ids: Any) -> Any:
+    at = torch.arange(len(ids))
+    return w[(at[:, None] - at).clamp(-128, 128) + 128] * ids[:, None, None]
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "other"),
+    [
+        (between, ", 3\n", ", 4\n"),
+        (between, ", 900\n", ", 899\n"),
+        (hashed, ", 7\n", ", 8\n"),
+        (hashed, ", 31\n", ", 32\n"),
+        (other_words, "ids, 2000\n", "ids, 2001\n"),
+        (distances, "add minimum1, 128\n", "add minimum1, 127\n"),
+        (distances_of_positions, "add minimum1, 128\n", "add minimum1, 127\n"),
+    ],
+)
+def test_indices_that_need_long_tables_or_certain_numbers(
+    function: Any, number: str, other: str
+) -> None:
+    """At sizes at which no index would be inside nothing could be decided."""
+    program = mirage.kernel(function).trace(
+        mirage.spec((1000, 16), "float16"), mirage.spec((300,), "int64")
+    )
+    text = to_text(program)
+    assert text.count(number) == 1, text
+    for seed in range(4):
+        assert mirage.verify(text, program, seed=seed).ok
+        assert not mirage.verify(text.replace(number, other), program, seed=seed).ok
 
 
 def test_indices_at_sizes_that_no_draw_compares() -> None:

@@ -20,12 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, scalar
+from mirage_dsl.ir.evaluate import NumpyDomain
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
     BlockGraph,
     BlockNode,
+    Input,
     KernelGraph,
+    KernelNode,
     Load,
     Operand,
     Store,
@@ -71,6 +74,12 @@ _CONVERSIONS = frozenset(
 
 
 _EXTREMES = (MAXIMUM, MINIMUM)
+_MOST_TRIED = 1 << 16
+"""Numbers of which it is computed whether they will do as an index."""
+_FEW_INDICES = 8
+"""How many numbers may be all that intervals tell of those that will do."""
+_FEW = 3
+"""Numbers at either end of a turn that may lie outside of what is indexed."""
 _ANCHORS = (0, 128)
 """Numbers that two are close to at once, so that they are close to each other."""
 _MADE, _FOUND = "", " "
@@ -87,11 +96,13 @@ class Limit:
         stop: One more than the largest.
         period: Where it is not 0, numbers that are multiples of it further on will do
             as well: what is read is the remainder.
+        among: Where there are any, the numbers within it that will do.
     """
 
     start: int
     stop: int
     period: int = 0
+    among: tuple[int, ...] = ()
 
     def moved(self, by: int) -> Limit:
         """The limit of a number to which `by` is added."""
@@ -122,10 +133,34 @@ def index_limits(graph: KernelGraph) -> dict[str, Limit]:
 
     Negative ones count from the end, unless a choice puts others in their place.  Where
     several inputs add up to an index each has its share.  An input is not among them if
-    what it holds does not matter, as that of `pos % window`.  What is beyond intervals
-    may still lie outside: it has the limit of the index itself.
+    what it holds does not matter, as that of `pos % window`.  Where intervals do not
+    tell, as of `(31 * i + 7) % 1000`, numbers are tried; what is made of several inputs
+    so may still lie outside: it has the limit of the index itself.
     """
-    return _Limits(graph).found
+    return dict(_index_limits(graph))
+
+
+@lru_cache(maxsize=64)
+def _index_limits(graph: KernelGraph) -> Mapping[str, Limit]:
+    found = _Limits(graph).found
+    items = [item for item in graph.inputs if item.name in found]
+    return {item.name: _tried(graph, item, found[item.name]) for item in items}
+
+
+def _tried(graph: KernelGraph, item: Input, limit: Limit) -> Limit:
+    """A limit, with the numbers that will do where not all within it seem to."""
+    least = max(limit.start, int(item.type.dtype.min))
+    most = min(limit.stop - 1, int(item.type.dtype.max))
+    within = range(least, most + 1, max((most - least) // _MOST_TRIED, 1))
+    inside = brought_inside(graph, item, within)
+    all_inside = len(inside) == len(within)
+    if all_inside and len(within) > _FEW_INDICES:
+        return limit
+    some = range(min(_MOST_TRIED, int(item.type.dtype.max)))
+    further = brought_inside(graph, item, some) - inside
+    if all_inside and not further:
+        return limit
+    return replace(limit, among=tuple(sorted(inside | further)))
 
 
 def indexed_too_short(graph: KernelGraph) -> dict[str, int]:
@@ -192,7 +227,7 @@ def turns_of(program: KernelGraph, candidate: KernelGraph) -> AllTurns:
     both = zip(program.inputs, ours.inputs, theirs.inputs, strict=True)
     return AllTurns(
         tuple(
-            _inside(item.type.dtype, {*one, *other}, limits.get(item.name))
+            _inside(program, item, {*one, *other}, limits.get(item.name))
             for item, one, other in both
         ),
         tuple(sorted({*ours.made, *theirs.made}, key=_ends)),
@@ -237,15 +272,113 @@ def _turns(graph: KernelGraph) -> AllTurns:
     )
 
 
-def _inside(dtype: DType, turns: set[range], limit: Limit | None) -> Turns:
+def _inside(
+    program: KernelGraph, item: Input, turns: set[range], limit: Limit | None
+) -> Turns:
     """What of the numbers an input may be."""
+    dtype = item.type.dtype
     if not turns or not dtype.is_integer:
         return ()
-    least, most = int(dtype.min), int(dtype.max)
-    if limit is not None:
-        least, most = max(least, limit.start), min(most, limit.stop - 1)
+    whole = _cut(turns, int(dtype.min), int(dtype.max))
+    if limit is None:
+        return tuple(sorted(whole, key=_ends))
+    cut = _cut(whole, limit.start, limit.stop - 1) if not limit.among else set[range]()
+    ends = {n for r in whole for n in (*r[:_FEW], *r[-_FEW:])}
+    beyond = sorted(n for n in ends if not any(n in r for r in cut))
+    cut |= {range(n, n + 1) for n in brought_inside(program, item, beyond)}
+    return tuple(sorted(cut, key=_ends))
+
+
+def _cut(turns: set[range], least: int, most: int) -> set[range]:
+    """What of ranges lies between two numbers."""
     cut = {range(max(r.start, least), min(r.stop, most + 1)) for r in turns}
-    return tuple(sorted((r for r in cut if r), key=_ends))
+    return {r for r in cut if r}
+
+
+def brought_inside(
+    graph: KernelGraph, item: Input, numbers: Sequence[int]
+) -> frozenset[int]:
+    """Which numbers a graph brings inside of all that it indexes by what they give.
+
+    As those that stand for no index, `x[where(label == -100, 0, label)]`.  None where
+    an index is made of more than the input, element by element.  Extents have to be
+    known.
+    """
+    found = _OfNumbers(graph, np.asarray(numbers, item.type.dtype.long_name))
+    found.made[item.name] = found.numbers
+    for node in graph.nodes:
+        found.read(node)
+    return frozenset(found.numbers[found.inside].tolist())
+
+
+class _OfNumbers:
+    """What a graph computes of numbers, element by element, in the place of an input.
+
+    Attributes:
+        numbers: The numbers.
+        inside: For which of them all that is indexed has an element.
+        made: What is computed of them.
+    """
+
+    def __init__(self, graph: KernelGraph, numbers: NDArray[Any]) -> None:
+        self.numbers = numbers
+        self.inside = np.ones(len(numbers), np.bool_)
+        self.made: dict[str, NDArray[Any]] = {}
+        self._others = set[str]()
+        extents = derived_extents(graph, graph.extent_of)
+        self._extents = {n: e for n, e in extents.items() if e is not None}
+        self._domain = NumpyDomain()
+
+    def read(self, node: KernelNode) -> None:
+        """Take account of a node."""
+        read = set(node.sources if isinstance(node, BlockGraph) else node.values)
+        if read.isdisjoint(self.made.keys() | self._others):
+            return
+        if isinstance(node, BlockGraph):
+            # It may index by them.
+            self.inside[:] = False
+            return
+        self._index(node)
+        if read <= self.made.keys() and _of_elements(node):
+            self.made[node.result] = self._computed(node)
+        else:
+            self._others.add(node.result)
+
+    def _index(self, node: Apply) -> None:
+        _, size = _indexed_axis(node, self._extents)
+        index = node.values[-1]
+        if size is not None and index in self._others:
+            self.inside[:] = False
+        elif size is not None and index in self.made:
+            self.inside &= (-size <= self.made[index]) & (self.made[index] < size)
+
+    def _computed(self, node: Apply) -> NDArray[Any]:
+        operands = [
+            self.made[o]
+            if isinstance(o, str)
+            else self._domain.constant(o, self._extents)
+            for o in node.operands
+        ]
+        if node.op.kind is Kind.VIEW:
+            return operands[0]
+        return self._domain.elementwise(node.op, operands)
+
+
+def _of_elements(node: Apply) -> bool:
+    """Whether each element of a result is made of one of each operand, of integers."""
+    kinds = (Kind.ELEMENTWISE, Kind.VIEW)
+    return node.op.kind in kinds and "dtype" not in node.op.attributes
+
+
+def _indexed_axis(
+    node: Apply, extents: Mapping[str, int | None]
+) -> tuple[str, int | None]:
+    """The dim that a node has indices of, if it has a name, and its extent."""
+    if node.op.indexed:
+        (extent,) = node.numbers["size"]
+        return "", extent
+    dim = str(node.attr("dim")) if node.op.kind is Kind.GATHER else ""
+    return dim, extents.get(dim)
 
 
 def _ends(numbers: range) -> tuple[int, int]:
@@ -340,14 +473,9 @@ class _Limits:
 
     def _index(self, level: int, node: Apply) -> None:
         """What an index has to be within, if a node has one."""
-        if node.op.indexed:
-            (extent,) = node.numbers["size"]
-            self._dim = ""
-        elif node.op.kind is Kind.GATHER:
-            self._dim = str(node.attr("dim"))
-            extent = self._extents[self._dim]
-        else:
+        if not node.op.indexed and node.op.kind is not Kind.GATHER:
             return
+        self._dim, extent = _indexed_axis(node, self._extents)
         index = node.values[1]
         if extent is not None:
             choice = self._without_negative(level, index)
@@ -355,14 +483,56 @@ class _Limits:
             self._hold(level, index, Limit(0 if choice else -extent, extent))
 
     def _reach(self, level: int, index: Operand, extent: int) -> None:
-        """Note how far an index that is made of positions lies outside."""
-        known = self._range(level, index)
-        if known is None or not self._dim:
+        """Note how far an index lies outside, whatever the inputs are.
+
+        Of positions all have to be inside, and so has what is clamped where several
+        elements of inputs make one index; of others some.
+        """
+        least, most = self._ends(level, index)
+        if not self._dim or least == -math.inf:
             return
-        least, most = known
-        by = max(most + 1, -least) - extent
+        every = most < math.inf and not self._is_of_one(level, index)
+        by = (max(most + 1, -least) if every else least + 1) - extent
         if by > 0:
-            self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), by)
+            self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), int(by))
+
+    def _is_of_one(self, level: int, value: Operand) -> bool:
+        """Whether each element is made of one element of an input, and of no other."""
+        if isinstance(value, Scalar) or value in self._positions:
+            return False
+        level, node = self._made.get((level, value), (level, None))
+        if isinstance(node, Load):
+            return self._is_of_one(0, node.source)
+        if not isinstance(node, Apply) or node.op.kind is Kind.GATHER:
+            return True
+        return len(node.values) == 1 and self._is_of_one(level, node.values[0])
+
+    def _ends(self, level: int, value: Operand) -> tuple[float, float]:
+        """The least and the largest that a value can be, as far as clamps tell."""
+        known = self._range(level, value)
+        where, node = (level, None) if known else self._maker_of(level, value)
+        if known or node is None:
+            return known or (-math.inf, math.inf)
+        if node.op in _CONVERSIONS or node.op.kind is Kind.VIEW:
+            return self._ends(where, node.operands[0])
+        if node.op not in (ADD, SUB, *_EXTREMES):
+            return -math.inf, math.inf
+        (a, b), (c, d) = (self._ends(where, o) for o in node.operands)
+        if node.op is ADD:
+            return a + c, b + d
+        if node.op is SUB:
+            return a - d, b - c
+        one = max if node.op is MAXIMUM else min
+        return one(a, c), one(b, d)
+
+    def _maker_of(self, level: int, value: Operand) -> tuple[int, Apply | None]:
+        """What makes a value, and at which level; looked for behind loads too."""
+        if isinstance(value, Scalar):
+            return level, None
+        where, node = self._made.get((level, value), (level, None))
+        if isinstance(node, Load):
+            return self._maker_of(0, node.source)
+        return where, node if isinstance(node, Apply) else None
 
     def one_sided(self, node: Apply) -> OneSided | None:
         """What a comparison of positions lacks to come out either way, if it does."""
@@ -565,11 +735,14 @@ class _Limits:
         return self._range_of_both(where, node)
 
     def _range_of_both(self, level: int, node: Apply) -> tuple[int, int] | None:
-        if node.op not in (ADD, SUB, MUL):
+        if node.op not in (ADD, SUB, MUL, *_EXTREMES):
             return None
         found = [self._range(level, o) for o in node.operands]
         if found[0] is None or found[1] is None:
             return None
+        if node.op in _EXTREMES:
+            one = max if node.op is MAXIMUM else min
+            return one(found[0][0], found[1][0]), one(found[0][1], found[1][1])
         if node.op is ADD:
             return found[0][0] + found[1][0], found[0][1] + found[1][1]
         if node.op is SUB:
@@ -675,6 +848,9 @@ def beside(
 
 def _indices(dtype: DType, words: Array, limit: Limit) -> Array:
     """Indices of an axis, which count from its end where they are negative."""
+    if limit.among:
+        among = np.asarray(limit.among, dtype.long_name)
+        return among[(words % len(among)).astype(np.int64)]
     least = max(limit.start, int(dtype.min))
     most = min(limit.stop - 1, int(dtype.max))
     count = max(most - least + 1, 1)

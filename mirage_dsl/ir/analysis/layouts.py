@@ -313,7 +313,7 @@ class _FlatFinder:
             assert factored is not None
             joined = (parts.pop(factor) for factor in factored.factors)
             parts[factored.whole] = tuple(d for dims in joined for d in dims)
-        if any(len(kind.axes) != len(kind.names) for kind in (outer, inner)):
+        if any(len(axis) != 1 for kind in (outer, inner) for axis in kind.axes):
             return None
         groups = [[outer.names.index(d) for d in parts[n]] for n in inner.names]
         if [at for axis in inner.order for at in groups[axis]] != [*outer.order]:
