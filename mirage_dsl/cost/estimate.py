@@ -1347,17 +1347,12 @@ def _read_again(
 def _copied_rows(call: FusedCall, extents: Mapping[str, int | None]) -> float:
     """Bytes of a norm's operand and result that lie otherwise than in rows."""
     kinds = [call.types[v] for v in (call.value("x"), call.result)]
-    lying = [(k, tuple(k.names[a] for a in k.order)) for k in kinds if _is_flat(k)]
+    lying = [(k, tuple(k.names[a] for a in k.order)) for k in kinds if k.is_flat]
     return sum(
         tensor_bytes(kind, extents)
         for kind, dims in lying
         if dims != rows_last(dims, call.over)
     )
-
-
-def _is_flat(kind: TensorType) -> bool:
-    """Whether each axis has one dim."""
-    return all(len(axis) == 1 for axis in kind.axes)
 
 
 def _row_latency(elements: float, hardware: Hardware) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import nan, prod
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -32,6 +32,7 @@ from mirage_dsl.ir.graph import (
     Operand,
     Split,
     dims_of,
+    integer_of,
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types
@@ -880,13 +881,8 @@ def _whole_number(
     operands: Iterable[Operand], extents: Mapping[str, int | None]
 ) -> int | None:
     """The constant among operands, if it is an integer."""
-    sizes = {n: e for n, e in extents.items() if e is not None}
-    for constant in operands:
-        if isinstance(constant, Scalar):
-            known = all(n in sizes for n, _ in constant.extents)
-            number = constant.at(sizes) if known else nan
-            return int(number) if number.is_integer() else None
-    return None
+    constants = (o for o in operands if isinstance(o, Scalar))
+    return next((integer_of(c, extents) for c in constants), None)
 
 
 def _written_run(store: Store, kind: TensorType | None) -> Order:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -44,6 +45,22 @@ Attrs = tuple[tuple[str, AttrValue], ...]
 
 Operand = str | Scalar
 """The name of a value, or a constant."""
+
+
+def integer_of(operand: Operand, extents: Mapping[str, int | None]) -> int | None:
+    """The integer that a constant is; None if it is none, or follows other extents."""
+    number = None if isinstance(operand, str) else operand.exact_at(extents)
+    if not isinstance(number, Fraction) or number.denominator != 1:
+        return None
+    return int(number)
+
+
+def names_dim(value: AttrValue, dim: str) -> bool:
+    """Whether an attribute names a dim."""
+    if isinstance(value, AxisNames):
+        return dim in value.names
+    return value == dim or (isinstance(value, tuple) and dim in value)
+
 
 JOINED = "concat"
 """The kind of an accumulator that joins values along the loop dim."""
@@ -172,6 +189,11 @@ class Apply:
         value = dict(self.attrs).get("over", ())
         assert isinstance(value, tuple)
         return value
+
+    def summing(self, over: tuple[str, ...]) -> Apply:
+        """The same over other dims; itself, if it sums none."""
+        attrs = tuple((k, over if k == "over" else v) for k, v in self.attrs)
+        return replace(self, attrs=attrs)
 
     @property
     def along(self) -> tuple[str, ...]:

@@ -208,8 +208,7 @@ class _Writer:
 
     def div(self, a: Operand, b: Operand) -> Operand:
         if isinstance(b, Scalar) and isinstance(b.value, Fraction) and b.is_moderate:
-            inverse = Scalar(1 / b.value, tuple((n, -p) for n, p in b.extents))
-            return self.mul(a, inverse)
+            return self.mul(a, b.inverse)
         return self.node(table.DIV, (a, b))
 
     def exp(self, a: Operand) -> Operand:

@@ -56,10 +56,10 @@ from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
-    AttrValue,
     KernelGraph,
     Operand,
     Return,
+    names_dim,
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
@@ -760,7 +760,7 @@ class _Places:
             if name != "over" or node.op.kind is Kind.CONTRACTION
         ]
         indexed = any(dim in i.type.names for i in self.program.indices)
-        if indexed or any(_names(value, dim) for value in named):
+        if indexed or any(names_dim(value, dim) for value in named):
             return False
         read = {v for n in computed for v in n.values} & there
         kinds = [self.types[v] for v in sorted(read)]
@@ -778,13 +778,6 @@ class _Places:
         outer = free_name(f"{dim}_part", taken)
         inner = free_name(f"{dim}_in", {*taken, outer})
         return Cut(dim, (outer, inner), count, length)
-
-
-def _names(value: AttrValue, dim: str) -> bool:
-    """Whether an attribute names a dim."""
-    if isinstance(value, AxisNames):
-        return dim in value.names
-    return value == dim or (isinstance(value, tuple) and dim in value)
 
 
 def _computed_again(
@@ -925,14 +918,10 @@ class _PartsWriter:
         cut = self.cut
         if cut is None:
             return node
-        attrs = tuple(
-            (n, cut.names(v)) if n == "over" and isinstance(v, tuple) else (n, v)
-            for n, v in node.attrs
-        )
         operands = tuple(
             cut.constant(o) if isinstance(o, Scalar) else o for o in node.operands
         )
-        return replace(node, operands=operands, attrs=attrs)
+        return replace(node, operands=operands).summing(cut.names(node.over))
 
     def _node(
         self,

@@ -29,6 +29,7 @@ from mirage_dsl.ir.graph import (
     Load,
     Operand,
     Store,
+    integer_of,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents
@@ -579,12 +580,7 @@ class _Limits:
 
     def _number(self, operand: Operand) -> int | None:
         """The integer that an operand is, at these extents."""
-        if isinstance(operand, str):
-            return None
-        extents = {name: self._extents.get(name) for name, _ in operand.extents}
-        known = {name: e for name, e in extents.items() if e is not None}
-        value = operand.at(known) if len(known) == len(extents) else math.inf
-        return int(value) if float(value).is_integer() else None
+        return integer_of(operand, self._extents)
 
 
 def _levels(graph: KernelGraph) -> Iterator[tuple[int, BlockNode]]:

@@ -110,7 +110,7 @@ def copied_parts(node: Apply, places: Mapping[str, Place]) -> Iterator[int]:
 
 def _is_simple(kind: TensorType) -> bool:
     """One dim for each axis, row-major."""
-    return kind.layout is None and all(len(axis) == 1 for axis in kind.axes)
+    return kind.layout is None and kind.is_flat
 
 
 def _place(
@@ -660,8 +660,7 @@ class _Unseen:
 
     def _is_simple(self, value: str) -> bool:
         """Whether axes of one dim each may be in any order for all who read them."""
-        kind = self._types[value]
-        simple = kind.layout is None and all(len(axis) == 1 for axis in kind.axes)
+        simple = _is_simple(self._types[value])
         return simple and all(map(self._reads_any, self._readers[value]))
 
     def _reads_any(self, node: Apply | BlockGraph) -> bool:

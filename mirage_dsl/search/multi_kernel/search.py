@@ -329,8 +329,7 @@ def _joined(block: BlockGraph, joining: Joining) -> BlockGraph:
             nodes.append(replace(node, axes=joining.axes(node.axes)))
         elif isinstance(node, Apply) and node.over:
             over = joining.over(node.over, gridded)
-            attrs = tuple((k, over if k == "over" else v) for k, v in node.attrs)
-            nodes.append(replace(node, attrs=attrs))
+            nodes.append(node.summing(over))
         else:
             nodes.append(node)
     return BlockGraph(grid, loop, tuple(nodes))

@@ -564,21 +564,11 @@ class Signature:
             return str(ceil_div(extent, loop.tile))
         return f"tl.cdiv({self.size(loop.dim)}, {loop.tile})"
 
-    def constant_value(self, value: Scalar) -> float | None:
-        """The number, or None where a symbolic extent is part of it."""
-        known: dict[str, int] = {}
-        for name, _ in value.extents:
-            extent = self._extents.get(name)
-            if extent is None:
-                return None
-            known[name] = extent
-        return value.at(known)
-
     def constant(self, value: Scalar, dtype: DType = f32) -> str:
         """The constant as an atomic expression, of a format of integers or f32."""
         if dtype.is_integer and not value.extents:
             return literal(float(value.value), dtype)
-        known = self.constant_value(value)
+        known = value.known_at(self._extents)
         if dtype.is_integer and known is not None and known.is_integer():
             return literal(known, dtype)
         if known is not None:
