@@ -36,6 +36,7 @@ from mirage_dsl.ir.graph import (
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types
+from mirage_dsl.ir.maps import known_extents
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import ADD, CAST, CONCAT, MUL, SUB, WHERE
 from mirage_dsl.tile.build import (
@@ -1323,7 +1324,7 @@ def _facts(question: _Question) -> BlockFacts:
     """The facts, kept for a while: a structure is priced again and again."""
     block, outer = question.block, question.outer
     types = {n: t for n, t in outer.items() if n in block.sources}
-    known = {n: e for n, e in question.extents.items() if e is not None}
+    known = known_extents(question.extents)
     names = {n for t in types.values() for n in t.names}
     missing = sorted(n for n in names if n not in known)
     if missing:
@@ -1344,7 +1345,7 @@ def _facts(question: _Question) -> BlockFacts:
     given = eager(block if tried is None else _at_typical_sizes(block, tried), around)
     if tried is not None:
         given = _batched(given, tried)
-    extents = {n: e for n, e in given.around.extents.items() if e is not None}
+    extents = known_extents(given.around.extents)
     small = frozenset[str]() if tried is None else tried.small
     return BlockFacts(block, extents, small, _columns_of_vectors(block, around), given)
 

@@ -48,6 +48,7 @@ from mirage_dsl.ir.walk import (
     depending,
     makers,
     renamed,
+    values_of,
     with_operands,
     with_returned,
     without_dead,
@@ -166,7 +167,7 @@ class _Parts:
         self.makers = makers(self.program)
         self.types = kernel_types(self.program)
         self.extents = derived_extents(self.program, self.program.extent_of)
-        self.taken = {i.name for i in self.program.given} | self.makers.keys()
+        self.taken = values_of(self.program)
 
     def keep(self, node: Apply, dim: str | None) -> None:
         """Write a node; if it sums a concatenated dim, the sum of its parts."""

@@ -32,7 +32,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.walk import (
     map_nodes,
     renamed,
-    results_of,
+    values_of,
     with_operands,
     with_returned,
     without_dead,
@@ -48,9 +48,7 @@ def expand(graph: KernelGraph) -> KernelGraph:
 
     Operators inside of block graphs are expanded too; the blocks stay.
     """
-    taken = {i.name for i in graph.given}
-    taken.update(r for n in graph.nodes for r in results_of(n))
-    rewriter = _Rewriter(taken, reorder=not graph.blocks, identities=True)
+    rewriter = _Rewriter(values_of(graph), reorder=not graph.blocks, identities=True)
 
     def expanded(node: KernelNode) -> Iterable[KernelNode]:
         if isinstance(node, Apply):

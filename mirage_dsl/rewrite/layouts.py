@@ -69,7 +69,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.walk import map_nodes, renamed, results_of, with_returned
+from mirage_dsl.ir.walk import map_nodes, renamed, values_of, with_returned
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST, FLATTEN, RENAME, UNFLATTEN
 
@@ -99,8 +99,7 @@ class FlatForm:
 
     def restored(self, graph: KernelGraph) -> KernelGraph:
         """A μGraph of the program as one of the whole."""
-        taken = {i.name for i in graph.given}
-        taken |= {v for n in graph.nodes for v in results_of(n)}
+        taken = values_of(graph)
         types = kernel_types(graph)
         nodes: list[Apply] = []
         returns: list[Return] = []
@@ -311,8 +310,7 @@ class _Flattening:
 
     def __post_init__(self) -> None:
         self.types = kernel_types(self.program)
-        self.taken = {i.name for i in self.program.given}
-        self.taken |= {n.result for n in self.program.applies}
+        self.taken = values_of(self.program)
         self.computed = {
             n.result for n in self.program.applies if n.op.kind is not Kind.LIBRARY
         }
@@ -461,8 +459,7 @@ class _Copying:
 
     def __post_init__(self) -> None:
         self.types = with_channels_last(self.chosen, kernel_types(self.chosen))
-        self.taken = {i.name for i in self.chosen.given} | set(self.chosen.extent_of)
-        self.taken |= {v for n in self.chosen.nodes for v in results_of(n)}
+        self.taken = values_of(self.chosen) | set(self.chosen.extent_of)
         self.taken |= {n.result for b in self.chosen.blocks for n in b.nodes}
 
     def graph(self) -> KernelGraph:

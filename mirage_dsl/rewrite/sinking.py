@@ -76,6 +76,7 @@ from mirage_dsl.ir.walk import (
     post_order,
     read_by,
     results_of,
+    values_of,
     with_operands,
     with_returned,
     without_dead,
@@ -225,7 +226,7 @@ class _ViewSinker:
         self.makers = makers(self.program)
         self.types = kernel_types(self.program)
         self.extents = derived_extents(self.program, self.program.extent_of)
-        self.taken = {i.name for i in self.program.given} | self.makers.keys()
+        self.taken = values_of(self.program)
 
     def seen(self, name: str, looks: Looks) -> str:
         """The name of `name` as `looks` see it, made if it is not there yet.

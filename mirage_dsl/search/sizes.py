@@ -70,6 +70,7 @@ from mirage_dsl.ir.maps import (
     extents_made,
     grid_parts,
     iterations,
+    known_extents,
     partial_base,
     with_derived_extents,
 )
@@ -743,7 +744,7 @@ class Constraints:
     def admits(self, graph: KernelGraph) -> bool:
         """Whether every block of a sized μGraph is allowed."""
         known = derived_extents(graph, graph.extent_of)
-        extents = {n: e for n, e in known.items() if e is not None}
+        extents = known_extents(known)
         return all(self._admits_block(b, extents) for b in graph.blocks)
 
     def _admits_block(self, block: BlockGraph, extents: dict[str, int]) -> bool:
@@ -1004,7 +1005,7 @@ class Sizer:
         block = graph.nodes[number]
         assert isinstance(block, BlockGraph)
         extents = derived_extents(graph, graph.extent_of)
-        known = {n: e for n, e in extents.items() if e is not None}
+        known = known_extents(extents)
         blocks = math.prod(grid_parts(block, known))
         wanted = BLOCKS_PER_SM * self.hardware.sms
         halves = split_loop(graph, number) if blocks < wanted else None

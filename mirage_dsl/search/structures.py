@@ -33,6 +33,7 @@ from mirage_dsl.ir.graph import (
     Split,
     Store,
 )
+from mirage_dsl.ir.walk import values_of
 from mirage_dsl.ops.definition import Operator, Term
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.rewrite.sums import Form, forms
@@ -576,9 +577,7 @@ class _Writer:
         self.configuration, self.edges = configuration, dict(edges)
         self.nodes: list[BlockNode] = []
         self.names: dict[int, str] = {}
-        program = space.program
-        self.taken = {i.name for i in program.given}
-        self.taken |= {n.result for n in program.applies}
+        self.taken = values_of(space.program)
         self.roots = [next(n for n in some if n in edges) for some in saturation.roots]
         self.fuse_sums()
 

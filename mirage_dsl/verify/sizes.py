@@ -48,6 +48,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import kernel_types, library_dims
 from mirage_dsl.ir.maps import (
     derived_extents,
+    known_extents,
     loops_inside_grid,
     partial_base,
     products,
@@ -451,7 +452,7 @@ class Shrunk:
     def sizes(self) -> dict[str, int]:
         """Extents of the program's dims, then of the candidate's own."""
         both = {**self.candidate.extent_of, **self.program.extent_of}
-        return {n: e for n, e in both.items() if e is not None}
+        return known_extents(both)
 
 
 def shrink(

@@ -644,8 +644,9 @@ class Walk:
             return self.bounds[operand]
         assert isinstance(operand, Scalar)
         value = operand.known_at(self.extents)
-        known = value is not None and math.isfinite(value)
-        return constant(value) if known else UNKNOWN
+        if value is None or not math.isfinite(value):
+            return UNKNOWN
+        return constant(value)
 
     def count(self, names: Iterable[str]) -> float:
         """How many elements some dims have together, at most."""

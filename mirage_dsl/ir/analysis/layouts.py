@@ -27,7 +27,7 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.infer import operand_axes
-from mirage_dsl.ir.maps import grid_parts, iterations, partial_base
+from mirage_dsl.ir.maps import grid_parts, iterations, known_extents, partial_base
 from mirage_dsl.ir.walk import makers, read_by, users
 from mirage_dsl.ops.definition import Kind
 
@@ -70,7 +70,7 @@ def places(
     extents: Mapping[str, int | None],
 ) -> dict[str, Place]:
     """The places of all values that are made inside of a concatenation."""
-    sizes = {name: extent for name, extent in extents.items() if extent is not None}
+    sizes = known_extents(extents)
     made = {result for block in graph.blocks for result in block.results}
     taken = {r.value for r in graph.returns}
     candidates: dict[str, tuple[Apply, int]] = {}
@@ -809,7 +809,7 @@ def _order(
     extents: Extents,
 ) -> Order:
     usual = _parts_first(store, block)
-    sizes = {n: e for n, e in extents.items() if e is not None}
+    sizes = known_extents(extents)
     readers = _readers(store.result, graph)
     if readers is None or len(store.axes) > MOST_AXES:
         return usual

@@ -38,6 +38,7 @@ from mirage_dsl.ir.analysis.bounds import (
 )
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return, partial_dim
 from mirage_dsl.ir.infer import apply_type, kernel_types, library_dims
+from mirage_dsl.ir.walk import values_of
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, EXP
 from mirage_dsl.search.budget import UNLIMITED, Budget
@@ -510,8 +511,7 @@ class _Definer:
         self.space, self.plain = space, plain
         self.nodes = [*halved.applies]
         self.types = dict(kernel_types(halved))
-        self.taken = {i.name for i in halved.given}
-        self.taken |= {n.result for n in self.nodes}
+        self.taken = values_of(halved)
         self.known: dict[int, str | Scalar] = {}
         for output, nodes in zip(space.outputs, plain.roots, strict=True):
             name = space.values[output.value].name
