@@ -156,7 +156,7 @@ class _Sharer:
             looks = _looks_of(node)
             if looks:
                 self.views.setdefault((node.values[0], looks), node)
-        self.taken = {i.name for i in program.given} | self.places.keys()
+        self.taken = values_of(program)
         self.moved = False
 
     def nodes(self) -> Iterator[Apply]:

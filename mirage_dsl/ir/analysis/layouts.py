@@ -27,7 +27,13 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.infer import operand_axes
-from mirage_dsl.ir.maps import grid_parts, iterations, known_extents, partial_base
+from mirage_dsl.ir.maps import (
+    Extents,
+    grid_parts,
+    iterations,
+    known_extents,
+    partial_base,
+)
 from mirage_dsl.ir.walk import makers, read_by, users
 from mirage_dsl.ops.definition import Kind
 
@@ -397,8 +403,6 @@ def single_elements(
 
 MemoryOrder = tuple[str, ...]
 """Dims from the slowest to the fastest in memory."""
-
-Extents = Mapping[str, int | None]
 
 
 def with_channels_last(
