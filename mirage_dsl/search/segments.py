@@ -59,6 +59,7 @@ from mirage_dsl.search.sizes import (
     Constraints,
     Sizer,
     UnsizedBlock,
+    blocks_at,
     families,
     on_grid,
     sizes_of_all,
@@ -563,12 +564,7 @@ class SegmentSearch:
         types = kernel_types(made)
         turned = with_channels_last(made, types)
         moved = {n for n in types if turned[n] != types[n]}
-        only = {
-            at
-            for at, node in enumerate(made.nodes)
-            if isinstance(node, BlockGraph) and moved & {*node.sources, *node.results}
-        }
-        return self.sizer.sized(made, only=only)
+        return self.sizer.sized(made, only=blocks_at(made, moved))
 
     def with_pairs(self, graph: KernelGraph) -> Plan | None:
         """A μGraph that takes bytes in pairs; None where no block can."""

@@ -1164,10 +1164,15 @@ def _around_libraries(graph: KernelGraph) -> set[int]:
     extents = derived_extents(graph, graph.extent_of)
     lying = around_libraries(graph, types, extents)
     moved = {name for name, kind in lying.items() if kind != types[name]}
+    return blocks_at(graph, moved)
+
+
+def blocks_at(graph: KernelGraph, values: AbstractSet[str]) -> set[int]:
+    """Positions of the blocks that read or store any of some values."""
     return {
         at
         for at, node in enumerate(graph.nodes)
-        if isinstance(node, BlockGraph) and moved & {*node.sources, *node.results}
+        if isinstance(node, BlockGraph) and values & {*node.sources, *node.results}
     }
 
 
