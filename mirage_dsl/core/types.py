@@ -344,6 +344,10 @@ class TensorType:
         """The dim called `name`, or None where the type has none."""
         return next((d for d in self.dims if d.name == name), None)
 
+    def shape_at(self, extents: Mapping[str, int]) -> tuple[int, ...]:
+        """The extents of all axes, of those of the dims."""
+        return tuple(math.prod(extents[d.name] for d in axis) for axis in self.axes)
+
     def with_dtype(self, dtype: DType) -> TensorType:
         """The same type with another element format."""
         return replace(self, dtype=dtype)

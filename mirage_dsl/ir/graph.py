@@ -14,7 +14,7 @@ Structural nodes are a closed set of frozen dataclasses, to be handled by `match
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -53,6 +53,17 @@ def integer_of(operand: Operand, extents: Mapping[str, int | None]) -> int | Non
     if not isinstance(number, Fraction) or number.denominator != 1:
         return None
     return int(number)
+
+
+def gridded(axes: Iterable[Axis], names: Container[str]) -> tuple[Axis, ...]:
+    """Axes of which the grid splits the dims of these names, and no others."""
+    return tuple(
+        tuple(
+            d if d.grid == (d.name in names) else Dim(d.name, not d.grid, d.loop)
+            for d in axis
+        )
+        for axis in axes
+    )
 
 
 def names_dim(value: AttrValue, dim: str) -> bool:

@@ -66,6 +66,7 @@ from mirage_dsl.ir.graph import (
     Return,
     Split,
     Store,
+    gridded,
 )
 from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
@@ -524,9 +525,7 @@ class _Copying:
         grid += [Split(n, WHOLE) for n in channels if width > WHOLE]
         grid.append(Split(along, ELEMENTS // WHOLE))
         cut = {s.dim for s in grid}
-        axes = tuple(
-            tuple(replace(d, grid=d.name in cut) for d in axis) for axis in kind.axes
-        )
+        axes = gridded(kind.axes, cut)
         store = Store(copy, load.result, axes, kind.dtype)
         return BlockGraph(tuple(grid), None, (replace(load, axes=axes), store))
 

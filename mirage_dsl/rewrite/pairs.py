@@ -42,6 +42,7 @@ from mirage_dsl.ir.graph import (
     Operand,
     Split,
     Store,
+    gridded,
     names_dim,
     partial_dim,
 )
@@ -155,8 +156,7 @@ class _Joining:
         if not isinstance(node, Load | Store):
             return node
         split = {s.dim for s in self.grid}
-        axes = (tuple(replace(d, grid=d.name in split) for d in a) for a in node.axes)
-        return replace(node, axes=tuple(axes))
+        return replace(node, axes=gridded(node.axes, split))
 
     def _renamed(self, node: BlockNode) -> BlockNode:
         """The same of a node of the second block."""

@@ -432,15 +432,11 @@ FIRST_NEAR = 16
 def _carriers(program: KernelGraph) -> frozenset[str]:
     """`shift_carriers`, once for programs that differ only in names."""
     names = names_of(program)
-    found = _normal_carriers(normal(program, names))
+    found = shift_carriers(normal(program, names))
     return frozenset(names.values[int(name.removeprefix("v"))] for name in found)
 
 
 @lru_cache(maxsize=256)
-def _normal_carriers(program: KernelGraph) -> frozenset[str]:
-    return shift_carriers(program)
-
-
 def shift_carriers(program: KernelGraph) -> frozenset[str]:
     """Values that change when the shift of a row does, found by evaluation.
 

@@ -62,6 +62,7 @@ from mirage_dsl.ir.graph import (
     Split,
     Store,
     dims_of,
+    gridded,
     partial_dim,
 )
 from mirage_dsl.ir.infer import kernel_types
@@ -596,22 +597,12 @@ def on_grid(block: BlockGraph, grid: tuple[Split, ...]) -> BlockGraph:
 def _node_on_grid(node: BlockNode, names: AbstractSet[str]) -> BlockNode:
     match node:
         case Load():
-            return Load(node.result, node.source, _axes_on_grid(node.axes, names))
+            return Load(node.result, node.source, gridded(node.axes, names))
         case Store():
-            axes = _axes_on_grid(node.axes, names)
+            axes = gridded(node.axes, names)
             return Store(node.result, node.operand, axes, node.dtype)
         case _:
             return node
-
-
-def _axes_on_grid(axes: tuple[Axis, ...], names: AbstractSet[str]) -> tuple[Axis, ...]:
-    return tuple(
-        tuple(
-            d if d.grid == (d.name in names) else Dim(d.name, not d.grid, d.loop)
-            for d in axis
-        )
-        for axis in axes
-    )
 
 
 def without_splits(block: BlockGraph, dims: AbstractSet[str]) -> BlockGraph:

@@ -216,12 +216,14 @@ def _steps(
             # As many bytes in flight as before.
             count = stages * loop.tile // tile
             if 2 <= count <= MOST_STAGES:
-                yield _scheduled(changed, replace(block.schedule, num_stages=count))
+                yield replace(
+                    changed, schedule=replace(block.schedule, num_stages=count)
+                )
     for schedule in _schedules_beside(facts, own):
-        yield _scheduled(block, schedule)
+        yield replace(block, schedule=schedule)
     if made is not None and loads_beside(block, made):
         for tiles in _beside_number(block.schedule.prefetch, PREFETCHED):
-            yield _scheduled(block, replace(block.schedule, prefetch=tiles))
+            yield replace(block, schedule=replace(block.schedule, prefetch=tiles))
 
 
 def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:
@@ -229,7 +231,7 @@ def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:
     warps = block.schedule.num_warps
     count = warps * 2 if larger else warps // 2
     if 1 <= count <= MOST_WARPS:
-        yield _scheduled(block, replace(block.schedule, num_warps=count))
+        yield replace(block, schedule=replace(block.schedule, num_warps=count))
 
 
 def _trades(facts: BlockFacts) -> Iterator[BlockGraph]:
@@ -313,10 +315,6 @@ def _beside_number(number: int, numbers: Sequence[int]) -> list[int]:
     """The one before and the one behind it."""
     at = numbers.index(number)
     return [numbers[i] for i in (at - 1, at + 1) if 0 <= i < len(numbers)]
-
-
-def _scheduled(block: BlockGraph, schedule: Schedule) -> BlockGraph:
-    return replace(block, schedule=schedule)
 
 
 def _loop_fits(block: BlockGraph) -> bool:

@@ -825,7 +825,7 @@ class _ChangeFinder:
                 continue
             if made.op is EQUAL and self._is_data(other):
                 return _Range(dim.name, str(other), None)
-            number = self._number(other)
+            number = integer_of(other, self._program.extents)
             if number is not None:
                 return _compared(dim.name, made.op, number, ahead=bool(at))
         return None
@@ -846,10 +846,6 @@ class _ChangeFinder:
             return False
         tile = self._tiles[value]
         return tile.dtype.is_integer and not tile.axes
-
-    def _number(self, value: Operand) -> int | None:
-        """The integer that an operand is, if that is known."""
-        return integer_of(value, self._program.extents)
 
     def _counted(self, value: Operand) -> Dim | None:
         """The dim whose positions a value is."""

@@ -350,12 +350,10 @@ def _random_inputs(graph: KernelGraph) -> list[Any]:
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(0)
-    extents = graph.extent_of
+    extents = {name: extent or 1 for name, extent in graph.extents}
     tensors: list[Any] = []
     for item in graph.inputs:
-        shape = [
-            math.prod(extents[d.name] or 1 for d in axis) for axis in item.type.axes
-        ]
+        shape = item.type.shape_at(extents)
         dtype = getattr(torch, item.type.dtype.long_name)
         random = torch.rand(shape, generator=generator, device="cuda") * 0.1 + 0.01
         order = item.type.order

@@ -487,15 +487,7 @@ def shrink(
 
 def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
     """The shape in which a caller passes an input."""
-    shape: list[int] = []
-    for axis in item.type.axes:
-        extent = 1
-        for dim in axis:
-            known = graph.extent_of[dim.name]
-            assert known is not None, dim
-            extent *= known
-        shape.append(extent)
-    return tuple(shape)
+    return item.type.shape_at(known_extents(graph.extent_of))
 
 
 class _Shrinking:

@@ -495,9 +495,9 @@ class _Limits:
         self, level: int, op: Operator, operands: Sequence[Operand], limit: Limit
     ) -> None:
         """Where one operand is a number that is known."""
-        value, number = operands[0], self._number(operands[-1])
+        value, number = operands[0], integer_of(operands[-1], self._extents)
         if op is MUL and number is None:
-            value, number = operands[-1], self._number(operands[0])
+            value, number = operands[-1], integer_of(operands[0], self._extents)
         if number is None or (number <= 0 and op not in (MAXIMUM, MINIMUM)):
             for operand in operands:
                 self._hold(level, operand, limit)
@@ -541,7 +541,7 @@ class _Limits:
 
     def _range(self, level: int, value: Operand) -> tuple[int, int] | None:
         """The least and the largest that a value can be, where that is known."""
-        number = self._number(value)
+        number = integer_of(value, self._extents)
         if number is not None:
             return number, number
         if isinstance(value, Scalar):
@@ -553,7 +553,7 @@ class _Limits:
             return self._range(0, node.source)
         if not isinstance(node, Apply):
             return None
-        last = self._number(node.operands[-1])
+        last = integer_of(node.operands[-1], self._extents)
         if node.op is REMAINDER and last is not None and last > 0:
             return 0, last - 1
         if node.op is BIT_AND and last is not None and last >= 0:
@@ -577,10 +577,6 @@ class _Limits:
             return found[0][0] - found[1][1], found[0][1] - found[1][0]
         ends = [a * b for a in found[0] for b in found[1]]
         return min(ends), max(ends)
-
-    def _number(self, operand: Operand) -> int | None:
-        """The integer that an operand is, at these extents."""
-        return integer_of(operand, self._extents)
 
 
 def _levels(graph: KernelGraph) -> Iterator[tuple[int, BlockNode]]:
