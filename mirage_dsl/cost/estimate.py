@@ -980,11 +980,10 @@ class Priced:
             at: Index of the node.
             block: What stands there instead.
         """
-        own, nodes = self._graph.nodes[at], self._graph.nodes
+        own = self._graph.nodes[at]
         parts = partial_extents(block, self._extents)
         if any(self._extents.get(name) != extent for name, extent in parts.items()):
-            changed = replace(self._graph, nodes=(*nodes[:at], block, *nodes[at + 1 :]))
-            return estimate(changed, self._hardware)
+            return estimate(self._graph.with_node(at, block), self._hardware)
         part = self._of_block(block, self._inside[id(own)])
         return self._total(
             [(n, part if n is own else other) for n, other in self._parts]

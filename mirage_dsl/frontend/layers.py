@@ -42,7 +42,7 @@ from mirage_dsl.frontend.rearranging import (
     windows_along,
 )
 from mirage_dsl.frontend.recorder import integer
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tensor import Tensor, refuse
 from mirage_dsl.ops.table import OPERATORS
 
 Function = Callable[..., Any]
@@ -522,7 +522,7 @@ def _unpooled(
 
 
 def _fractional(rank: int, *_: Any, **__: Any) -> NoReturn:
-    _refuse(
+    refuse(
         f"fractional_max_pool{rank}d, whose windows are drawn at random,",
         "use adaptive_max_pool, whose windows are known",
     )
@@ -814,13 +814,6 @@ WINDOWS: dict[str, Function] = {
 """By PyTorch's names."""
 
 
-# -- Layers ----------------------------------------------------------------------------
-
-
-def _refuse(what: str, advice: str) -> NoReturn:
-    raise UnsupportedError(f"{what} cannot be traced; {advice}", user_location())
-
-
 # -- Recurrent layers ------------------------------------------------------------------
 
 
@@ -845,9 +838,9 @@ def _layers(
 ) -> tuple[Tensor, ...]:
     """The results of layers: of all steps, and the last states of each layer."""
     if batch_first is None:
-        _refuse(f"{name} of packed sequences", "pad them, and mask what is behind")
+        refuse(f"{name} of packed sequences", "pad them, and mask what is behind")
     if train and dropout:
-        _refuse(f"{name} with dropout in training", "call .eval() on the module")
+        refuse(f"{name} with dropout in training", "call .eval() on the module")
     states = tuple(state) if is_sequence(state) else (state,)
     operands = [_whole(t, name) for t in (x, *states, *weights)]
     numbers = {

@@ -632,6 +632,10 @@ class KernelGraph:
         merged = {**self.extent_of, **extents}
         return replace(self, extents=tuple(sorted(merged.items())))
 
+    def with_node(self, at: int, node: KernelNode) -> KernelGraph:
+        """The same graph with another node at a place."""
+        return replace(self, nodes=(*self.nodes[:at], node, *self.nodes[at + 1 :]))
+
     def with_schedules(self, change: Callable[[BlockGraph], Schedule]) -> KernelGraph:
         """The same graph with each kernel lowered as `change` says."""
         nodes = [

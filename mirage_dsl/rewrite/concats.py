@@ -40,7 +40,7 @@ from fractions import Fraction
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Dim, MemorySpace, Scalar, boolean, scalar
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.canonical import FreshNames, Renaming
+from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.graph import Apply, Attrs, Index, KernelGraph, Operand
 from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ir.maps import derived_extents
@@ -287,11 +287,7 @@ class _Parts:
         origin: Apply | None,
     ) -> str:
         stem = str(operands[0]) if origin is None else origin.result
-        count = 1
-        while f"{stem}_{count}" in self.taken:
-            count += 1
-        name = f"{stem}_{count}"
-        self.taken.add(name)
+        name = numbered_name(stem, self.taken)
         location = None if origin is None else origin.location
         self.nodes.append(Apply(name, op, operands, attrs, location))
         return name

@@ -19,6 +19,7 @@ from fractions import Fraction
 
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.types import Scalar, scalar
+from mirage_dsl.ir.canonical import numbered_name
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
@@ -105,11 +106,7 @@ class _Rewriter:
         return nodes
 
     def fresh(self, base: str) -> str:
-        count = 1
-        while f"{base}_{count}" in self.taken:
-            count += 1
-        self.taken.add(f"{base}_{count}")
-        return f"{base}_{count}"
+        return numbered_name(base, self.taken)
 
     def once(self, key: object, result: str) -> str | None:
         """The value with this key, if there is one; else `result` becomes it."""

@@ -53,7 +53,7 @@ from mirage_dsl.core.types import (
     flat_type,
 )
 from mirage_dsl.ir.analysis.layouts import lies_with_channels_last, with_channels_last
-from mirage_dsl.ir.canonical import free_name
+from mirage_dsl.ir.canonical import new_name
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
@@ -107,8 +107,7 @@ class FlatForm:
         for own, wanted in zip(graph.returns, self.whole.returns, strict=True):
             name = own.value
             for dim in (d for d in types[name].names if d in self.groups):
-                made = free_name(f"{own.value}_whole", taken)
-                taken.add(made)
+                made = new_name(f"{own.value}_whole", taken)
                 nodes.append(_unflatten(made, name, dim, self.groups[dim]))
                 name = made
             returns.append(replace(wanted, value=name))
@@ -140,9 +139,7 @@ def side_by_side(program: KernelGraph) -> Groups:
     taken = set(program.extent_of)
     for chain in chains:
         for group in _short_enough(chain, found.extents):
-            name = free_name("_".join(group), taken)
-            taken.add(name)
-            groups[name] = group
+            groups[new_name("_".join(group), taken)] = group
     return groups
 
 
@@ -361,7 +358,7 @@ class _Flattening:
         if operand not in self.flat:
             name = operand
             for group in self._own(self.types[operand].names):
-                made = self._fresh(f"{operand}_flat")
+                made = new_name(f"{operand}_flat", self.taken)
                 dims = AxisNames(tuple((d,) for d in self.groups[group]))
                 attrs: Attrs = (("of", dims), ("to", group))
                 self.nodes.append(Apply(made, FLATTEN, (name,), attrs))
@@ -377,7 +374,7 @@ class _Flattening:
         if value not in self.whole:
             name = value
             for group in groups:
-                made = self._fresh(f"{value}_whole")
+                made = new_name(f"{value}_whole", self.taken)
                 self.nodes.append(_unflatten(made, name, group, self.groups[group]))
                 name = made
             self.whole[value] = name
@@ -400,11 +397,6 @@ class _Flattening:
         dims = tuple(map(Dim, self._names(item.type.names)))
         kind = flat_type(item.type.dtype, dims, MemorySpace.DEVICE)
         return replace(item, type=kind)
-
-    def _fresh(self, wanted: str) -> str:
-        made = free_name(wanted, self.taken)
-        self.taken.add(made)
-        return made
 
 
 def _unflatten(made: str, value: str, dim: str, factors: tuple[str, ...]) -> Apply:
@@ -500,17 +492,18 @@ class _Copying:
         kind, source, along = self.types[value], value, places[0]
         apart = AxisNames(tuple((name,) for name in places))
         if len(places) > 1:
-            along, source = self._fresh("_".join(places)), self._fresh(f"{value}_flat")
+            along = new_name("_".join(places), self.taken)
+            source = new_name(f"{value}_flat", self.taken)
             attrs: Attrs = (("of", apart), ("to", along))
             yield Apply(source, FLATTEN, (value,), attrs)
             dims = tuple(map(Dim, (*first, *channels, along)))
             kind = flat_type(kind.dtype, dims, MemorySpace.DEVICE)
-        copy = self._fresh(f"{value}_{suffix}")
-        load = Load(self._fresh(f"{copy}_t"), source, kind.axes)
+        copy = new_name(f"{value}_{suffix}", self.taken)
+        load = Load(new_name(f"{copy}_t", self.taken), source, kind.axes)
         yield self._block(load, copy, kind, channels)
         if len(places) == 1:
             return copy
-        whole = self._fresh(f"{copy}_whole")
+        whole = new_name(f"{copy}_whole", self.taken)
         attrs = (("dim", along), ("gives", apart))
         yield Apply(whole, UNFLATTEN, (copy,), attrs)
         return whole
@@ -528,11 +521,6 @@ class _Copying:
         axes = gridded(kind.axes, cut)
         store = Store(copy, load.result, axes, kind.dtype)
         return BlockGraph(tuple(grid), None, (replace(load, axes=axes), store))
-
-    def _fresh(self, wanted: str) -> str:
-        made = free_name(wanted, self.taken)
-        self.taken.add(made)
-        return made
 
 
 __all__ = ["with_convolutions_channels_last"]

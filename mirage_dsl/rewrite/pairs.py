@@ -250,16 +250,11 @@ def _batched(graph: KernelGraph, at: int, products: set[str]) -> KernelGraph | N
             yield node
 
     nodes = tuple(n for node in block.nodes for n in changed(node))
-    return _with_block(graph, at, replace(block, nodes=nodes))
+    return graph.with_node(at, replace(block, nodes=nodes))
 
 
 def _adds(node: BlockNode) -> bool:
     return isinstance(node, Accumulate) and node.adds and node.rescale is None
-
-
-def _with_block(graph: KernelGraph, at: int, block: BlockGraph) -> KernelGraph:
-    nodes = (*graph.nodes[:at], block, *graph.nodes[at + 1 :])
-    return replace(graph, nodes=nodes)
 
 
 # -- Dims taken apart ------------------------------------------------------------------

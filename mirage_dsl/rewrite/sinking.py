@@ -52,7 +52,7 @@ from mirage_dsl.core.types import (
     i64,
     scalar,
 )
-from mirage_dsl.ir.canonical import FreshNames, free_name
+from mirage_dsl.ir.canonical import FreshNames, free_name, longer_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Apply,
@@ -358,11 +358,7 @@ class _ViewSinker:
 
 def _free_name(value: str, looks: Iterable[Look], taken: set[str]) -> str:
     """A name that is not taken, for what looks see of a value; it is taken then."""
-    name = "_".join([value, *(k.to for k in looks)])
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
+    return longer_name("_".join([value, *(k.to for k in looks)]), taken)
 
 
 def _looks_of(node: Apply) -> Looks | None:

@@ -23,7 +23,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import MemorySpace, TensorType, flat_type
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir.analysis.launches import calls
-from mirage_dsl.ir.canonical import FreshNames, Renaming
+from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.graph import (
     Apply,
@@ -432,11 +432,15 @@ FIRST_NEAR = 16
 def _carriers(program: KernelGraph) -> frozenset[str]:
     """`shift_carriers`, once for programs that differ only in names."""
     names = names_of(program)
-    found = shift_carriers(normal(program, names))
+    found = _normal_carriers(normal(program, names))
     return frozenset(names.values[int(name.removeprefix("v"))] for name in found)
 
 
 @lru_cache(maxsize=256)
+def _normal_carriers(program: KernelGraph) -> frozenset[str]:
+    return shift_carriers(program)
+
+
 def shift_carriers(program: KernelGraph) -> frozenset[str]:
     """Values that change when the shift of a row does, found by evaluation.
 
@@ -488,9 +492,5 @@ def apart(
     names: dict[str, str] = {}
     for name in made:
         if name in taken and name not in program:
-            stem, count = re.sub(r"_\d+$", "", name), 2
-            while f"{stem}_{count}" in used:
-                count += 1
-            names[name] = f"{stem}_{count}"
-            used.add(names[name])
+            names[name] = numbered_name(re.sub(r"_\d+$", "", name), used, 2)
     return Renaming(values=names).graph(graph) if names else graph

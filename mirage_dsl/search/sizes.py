@@ -1038,8 +1038,7 @@ class Sizer:
         if key not in self._known:
             self._known[key] = self._choose(types, extents, inside, block, *ways)
         for best in self._known[key]:
-            nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
-            sized = replace(graph, nodes=nodes)
+            sized = graph.with_node(at, best.block)
             if made:
                 sized = with_derived_extents(sized)
             yield paid + best.microseconds, sized

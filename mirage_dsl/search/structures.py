@@ -21,6 +21,7 @@ from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import Axis, Scalar
 from mirage_dsl.core.work import OutOfTimeError, look, until
+from mirage_dsl.ir.canonical import longer_name
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,
@@ -633,11 +634,7 @@ class _Writer:
 
     def fresh(self, stem: str, number: str = "") -> str:
         """A name that nothing else has."""
-        name = stem + number
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
+        return longer_name(stem + number, self.taken)
 
     def write(self, edge: Edge) -> None:
         """Append the node of one edge."""

@@ -326,8 +326,7 @@ def _loop_fits(block: BlockGraph) -> bool:
 
 def _with_node(graph: KernelGraph, at: int, block: BlockGraph) -> KernelGraph:
     """The graph, which tells all its extents, with another block, and those of that."""
-    nodes = (*graph.nodes[:at], block, *graph.nodes[at + 1 :])
-    changed, known = replace(graph, nodes=nodes), graph.extent_of
+    changed, known = graph.with_node(at, block), graph.extent_of
     if partial_extents(block, known).items() <= known.items():
         return changed
     return with_derived_extents(changed)

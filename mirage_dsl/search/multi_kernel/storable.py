@@ -36,6 +36,7 @@ from mirage_dsl.ir.analysis.bounds import (
     applied,
     scaling_of,
 )
+from mirage_dsl.ir.canonical import longer_name
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return, partial_dim
 from mirage_dsl.ir.infer import apply_type, kernel_types, library_dims
 from mirage_dsl.ir.walk import values_of
@@ -583,10 +584,7 @@ class _Definer:
 
     def add(self, node: Apply) -> str:
         """Append a definition under a free name, which is returned."""
-        name = node.result
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
+        name = longer_name(node.result, self.taken)
         node = replace(node, result=name)
         types = [self.types[v] for v in node.values]
         self.types[name] = apply_type(node, types, in_block=False)

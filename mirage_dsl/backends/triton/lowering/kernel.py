@@ -60,6 +60,7 @@ from mirage_dsl.ir.graph import (
     Schedule,
     Split,
 )
+from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order, suited
@@ -109,7 +110,6 @@ from mirage_dsl.tile.program import (
     TileProgram,
     Update,
     Wait,
-    ceil_div,
     counts_down,
     has_excess,
     launch_order,
@@ -545,7 +545,7 @@ class Signature:
         for split in axis:
             extent = self._extents.get(split.dim)
             if extent is not None:
-                counts.append(str(ceil_div(extent, split.tile)))
+                counts.append(str(parts(extent, split.tile)))
             else:
                 counts.append(f"triton.cdiv({{{split.dim}}}, {split.tile})")
         if all(n.isdigit() for n in counts):
@@ -561,7 +561,7 @@ class Signature:
             part = next(s.tile for s in program.grid if s.dim == loop.dim)
             extent = part if extent is None else min(extent, part)
         if extent is not None:
-            return str(ceil_div(extent, loop.tile))
+            return str(parts(extent, loop.tile))
         return f"tl.cdiv({self.size(loop.dim)}, {loop.tile})"
 
     def constant(self, value: Scalar, dtype: DType = f32) -> str:
