@@ -555,13 +555,13 @@ CONCAT = concatenation(
 # Operands are batches; `gives` has the axes of the result.  Biases are added behind.
 
 
-def _each_of(operand: int, by: int) -> WorkOf:
+def _each_of(operand: int) -> WorkOf:
     """A product for each element of a tensor and what a kernel holds for it."""
 
     def work(shapes: Sequence[Shape], numbers: Numbers, result: Shape) -> float:
         del numbers
         tensors = (*shapes, result)
-        return math.prod(tensors[operand]) * math.prod(tensors[by][1:])
+        return math.prod(tensors[operand]) * math.prod(tensors[1][1:])
 
     return work
 
@@ -819,7 +819,7 @@ for _rank in (1, 2, 3):
         "{groups[0]})",
         *("stride", "padding", "dilation", "groups"),
         arity=2,
-        work=_each_of(2, by=1),
+        work=_each_of(2),
         flops=2.0,
         on_matrix_units=True,
         shape=_convolved,
@@ -830,7 +830,7 @@ for _rank in (1, 2, 3):
         "{output_padding}, {groups[0]}, {dilation})",
         *("stride", "padding", "output_padding", "dilation", "groups"),
         arity=2,
-        work=_each_of(0, by=1),
+        work=_each_of(0),
         flops=2.0,
         on_matrix_units=True,
         shape=_convolved_back,

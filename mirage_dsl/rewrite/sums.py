@@ -124,7 +124,7 @@ def summed(
     outside = [a for a in atoms if not over & set(a.dims)]
     dims = {d for a in inside for d in a.dims}
     for dim in sorted(over - dims):
-        powers = Scalar(Fraction(1), powers).times(extent_power(dim, 1)).extents
+        powers = Scalar(Fraction(1), powers).times(extent_as_scalar(dim)).extents
     gone = over & dims
     if inside:
         if len(inside) == 1 and inside[0].over:
@@ -134,9 +134,9 @@ def summed(
     return tuple(sorted(outside)), powers
 
 
-def extent_power(dim: str, power: int) -> Scalar:
-    """A power of an extent."""
-    return Scalar(Fraction(1), ((dim, power),))
+def extent_as_scalar(dim: str) -> Scalar:
+    """The extent of a dim as a constant."""
+    return Scalar(Fraction(1), ((dim, 1),))
 
 
 # -- Programs multiplied out -----------------------------------------------------------
@@ -434,7 +434,7 @@ class _TermsWriter:
             if atom.over and all(powers.get(d, 0) < 0 for d in atom.over):
                 mean = Scalar(Fraction(1), tuple((d, -1) for d in atom.over))
                 for dim in atom.over:
-                    factor = factor.times(extent_power(dim, 1))
+                    factor = factor.times(extent_as_scalar(dim))
                 value = self.apply(Term.MUL, value, mean)
             parts.append(value)
         if factor != Scalar(Fraction(1)) or not parts:

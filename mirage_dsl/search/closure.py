@@ -601,7 +601,7 @@ def record(w, r):
 
 @inner
 def salt64(shape):
-    """`abstract.salt_of` of a packed shape."""
+    """`useful.salt_of` of a packed shape."""
     return scramble64(_U(shape & NAMES))
 
 

@@ -167,7 +167,6 @@ def choose_sizes(
     keep: int = 4,
     allowed: Allowed = ANY_SIZES,
     tally: Counter[str] | None = None,
-    inside: AbstractSet[str] = frozenset(),
 ) -> list[Sized]:
     """The cheapest sizes of a structure, best first.
 
@@ -179,7 +178,6 @@ def choose_sizes(
         keep: How many to return at most; none if nothing fits.
         allowed: Restrictions.
         tally: Counts points and what excluded them, for the ledger.
-        inside: Tensors that an earlier kernel left in L2.
 
     Raises:
         SearchError: An extent is unknown.
@@ -191,7 +189,6 @@ def choose_sizes(
         hardware=hardware,
         keep=keep,
         tally=tally,
-        inside=inside,
     )
     return found
 

@@ -622,7 +622,6 @@ def multi_kernel(
     seed: int = 0,
     keep: int = 8,
     constraints: Constraints | None = None,
-    arrays: Workspace | None = None,
     found: MultiKernel | None = None,
     enough: float = 0.0,
 ) -> MultiKernel:
@@ -636,7 +635,6 @@ def multi_kernel(
         seed: Of all random choices.
         keep: How many graphs to size and return at most.
         constraints: Restrictions on grids, maps, loops and blocks.
-        arrays: Arrays of the closure to use again.
         found: What to fill and return; it has the plans so far if Ctrl-C is pressed.
         enough: Estimate in µs that is so close to the least possible that no better
             graph is looked for, nor is it proved that there is none.
@@ -653,7 +651,7 @@ def multi_kernel(
         seed,
         hardware,
         constraints or Constraints(),
-        arrays or workspace(),
+        workspace(),
         found,
         enough,
     )
