@@ -536,7 +536,7 @@ class BatchCost:
 
 def block_cost(
     footprint: Footprint,
-    inside: AbstractSet[str] = frozenset(),
+    inside: AbstractSet[str],
     room: Resources | None = None,
     *,
     early: bool = False,

@@ -257,7 +257,7 @@ def folded(space: Space, index: int) -> tuple[int, int]:
     return base, over
 
 
-def word_of_step(value: Value, over: int, state: int = DONE) -> int:
+def word_of_step(value: Value, over: int, state: int) -> int:
     """What keys the function that reduces `over`, and the loop's dim as far as said."""
     text = f"{value.function} over {over}"
     return word_of(f"{text} as far as {state}" if state in (TILE, JOINED) else text)

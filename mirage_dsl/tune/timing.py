@@ -125,7 +125,6 @@ def time_call(
     inputs: Sequence[torch.Tensor],
     *,
     cold: bool = True,
-    replays: int = REPLAYS,
 ) -> Time:
     """Time `call(*inputs)` on the current device.
 
@@ -133,10 +132,8 @@ def time_call(
         call: Only launches kernels, so that a CUDA graph can capture it.
         inputs: CUDA tensors.
         cold: Rotate over copies of the inputs that exceed the L2 cache.
-        replays: How often the chain is repeated.
     """
-    sets = rotating(inputs) if cold else [tuple(inputs)]
-    return time_sets(call, sets, replays=replays)
+    return time_sets(call, rotating(inputs) if cold else [tuple(inputs)])
 
 
 def time_sets(

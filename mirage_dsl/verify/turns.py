@@ -43,7 +43,7 @@ _INFINITE = 2.0**1000
 
 @lru_cache(maxsize=16)
 def turning_points(
-    program: KernelGraph, count: int, seed: int, dims: frozenset[str] = frozenset()
+    program: KernelGraph, count: int, seed: int, dims: frozenset[str]
 ) -> tuple[Point, ...]:
     """At most so many points, as many at random as beside turns.
 

@@ -443,7 +443,7 @@ class _SectionTask:
 
 
 def as_far_as_verified(
-    candidate: KernelGraph, program: KernelGraph, *, seed: int = 0
+    candidate: KernelGraph, program: KernelGraph, *, seed: int
 ) -> KernelGraph | None:
     """A candidate with the program's nodes where it is not known to be right.
 

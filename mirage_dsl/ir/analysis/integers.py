@@ -614,8 +614,8 @@ def any_integers(
 def of_words(
     dtype: DType,
     words: NDArray[np.int64],
-    limit: Limit | None = None,
-    turns: Turns = (),
+    limit: Limit | None,
+    turns: Turns,
 ) -> NDArray[Any]:
     """A number of a format for each random number from 0 on.
 

@@ -1335,8 +1335,8 @@ def emit_block(
     name: str,
     around: Surroundings,
     *,
-    announced: Announced = "",
-    made: AbstractSet[str] | None = None,
+    announced: Announced,
+    made: AbstractSet[str] | None,
 ) -> KernelPlan:
     """The Triton kernel of a block graph.
 
