@@ -613,6 +613,11 @@ def parse_scalar(text: str) -> Scalar:
     return bounded(Scalar(value, tuple(sorted((n, p) for n, p in powers.items() if p))))
 
 
+def extent_scalar(*dims: str) -> Scalar:
+    """The product of the extents of some dims, as a constant."""
+    return Scalar(Fraction(1), tuple((dim, 1) for dim in sorted(dims)))
+
+
 def scalar(value: float | Fraction) -> Scalar:
     """The constant `value`, without extents.
 

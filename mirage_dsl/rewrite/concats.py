@@ -35,10 +35,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Dim, MemorySpace, Scalar, boolean, scalar
+from mirage_dsl.core.types import (
+    Dim,
+    MemorySpace,
+    Scalar,
+    boolean,
+    extent_scalar,
+    scalar,
+)
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.graph import Apply, Attrs, Index, KernelGraph, Operand
@@ -381,13 +387,13 @@ class Picking:
         for number, (part, dim) in enumerate(parts):
             inside = at
             if number < len(parts) - 1:
-                within.append(self.write(LESS, at, _extent(dim)))
+                within.append(self.write(LESS, at, extent_scalar(dim)))
                 inside = self.write(WHERE, within[-1], at, scalar(0))
             if number:
                 inside = self.write(WHERE, within[number - 1], scalar(0), inside)
             found.append(self.picked(part, inside, dim))
             if number < len(parts) - 1:
-                at = self.write(SUB, at, _extent(dim))
+                at = self.write(SUB, at, extent_scalar(dim))
         made = found.pop()
         while found:
             part = found.pop()
@@ -475,10 +481,6 @@ def _joined(node: Apply) -> tuple[str, ...]:
     dims = node.attr("dims")
     assert isinstance(dims, tuple)
     return dims
-
-
-def _extent(dim: str) -> Scalar:
-    return Scalar(Fraction(1), ((dim, 1),))
 
 
 # -- Writes to a part of an argument ---------------------------------------------------

@@ -46,6 +46,7 @@ from mirage_dsl.core.types import (
     MemorySpace,
     Scalar,
     TensorType,
+    extent_scalar,
     f32,
     f64,
     flat_type,
@@ -124,7 +125,7 @@ def summed(
     outside = [a for a in atoms if not over & set(a.dims)]
     dims = {d for a in inside for d in a.dims}
     for dim in sorted(over - dims):
-        powers = Scalar(Fraction(1), powers).times(extent_as_scalar(dim)).extents
+        powers = Scalar(Fraction(1), powers).times(extent_scalar(dim)).extents
     gone = over & dims
     if inside:
         if len(inside) == 1 and inside[0].over:
@@ -132,11 +133,6 @@ def summed(
         left = tuple(sorted(dims - gone))
         outside.append(TermFactor(left, "", False, inside, tuple(sorted(gone))))
     return tuple(sorted(outside)), powers
-
-
-def extent_as_scalar(dim: str) -> Scalar:
-    """The extent of a dim as a constant."""
-    return Scalar(Fraction(1), ((dim, 1),))
 
 
 # -- Programs multiplied out -----------------------------------------------------------
@@ -432,9 +428,9 @@ class _TermsWriter:
             value: Operand = self.atom(atom)
             powers = dict(factor.extents)
             if atom.over and all(powers.get(d, 0) < 0 for d in atom.over):
-                mean = Scalar(Fraction(1), tuple((d, -1) for d in atom.over))
+                mean = extent_scalar(*atom.over).inverse
                 for dim in atom.over:
-                    factor = factor.times(extent_as_scalar(dim))
+                    factor = factor.times(extent_scalar(dim))
                 value = self.apply(Term.MUL, value, mean)
             parts.append(value)
         if factor != Scalar(Fraction(1)) or not parts:
@@ -831,8 +827,8 @@ class _PartsWriter:
         self.made = makers(self.program)
         self.over = self._both(self.squares.over)
         self.free = looked_at(self.program)
-        self.length = Scalar(Fraction(1), tuple((d, 1) for d in sorted(self.inner)))
-        self.share = Scalar(Fraction(1), tuple((d, -1) for d in sorted(self.inner)))
+        self.length = extent_scalar(*self.inner)
+        self.share = self.length.inverse
 
     def found(self) -> InParts | None:
         """The program in parts."""

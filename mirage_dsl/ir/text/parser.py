@@ -30,6 +30,7 @@ from mirage_dsl.core.types import (
     axis_text,
     bounded,
     dtype_named,
+    extent_scalar,
     is_name,
     parse_scalar,
 )
@@ -431,7 +432,7 @@ class Scope:
             case NameForm():
                 text = form.name.text
                 if text not in self.types and self.resolver.is_dim(text):
-                    return Scalar(Fraction(1), ((text, 1),))
+                    return extent_scalar(text)
                 return self.lookup(form.name)
             case ConstantForm():
                 return self.resolver.constant(form.text, self.types)
