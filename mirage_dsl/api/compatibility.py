@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -113,10 +112,8 @@ def generate_triton_program(
         )
     known = "graph, target_cc, input_strides, output_tensors"
     mugraph = Lowering.of("generate_triton_program", lowering, known).applied(mugraph)
-    shapes = [
-        [prod(mugraph.extent_of[d.name] or 1 for d in axis) for axis in r.type.axes]
-        for r in mugraph.returns
-    ]
+    extents = {name: extent or 1 for name, extent in mugraph.extents}
+    shapes = [list(r.type.shape_at(extents)) for r in mugraph.returns]
     code = backend_named(DEFAULT_BACKEND).emit(mugraph)
     return {"code": code, "output_shapes": shapes}
 

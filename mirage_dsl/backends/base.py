@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from math import prod
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from mirage_dsl.core.errors import DTypeError, SearchError, ShapeError, UnsupportedError
@@ -260,7 +259,7 @@ def check_tensors(
     for item, tensor in zip(graph.returns, out, strict=bool(out)):
         what = f"out of {graph.name}"
         _check_dtype(what, item.type, tensor)
-        shape = tuple(prod(extents[d.name] for d in axis) for axis in item.type.axes)
+        shape = item.type.shape_at(extents)
         if tuple(tensor.shape) != shape:
             raise ShapeError(
                 f"{what} has the shape {tuple(tensor.shape)}, expected {shape}"

@@ -10,7 +10,7 @@ that function is called.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -303,7 +303,7 @@ def _of_matrices(
     text = template.format(*forms)
     order = (*batch, *rows, *columns)
     if any(len(axis) != 1 for axis in (*left, *right)):
-        text += f".reshape({_shape([(d,) for d in order], size)})"
+        text = _by_dims(text, order, size)
     return aligned(text, order, result)
 
 
@@ -433,7 +433,7 @@ def _library(
     made = node.axes("gives")
     if all(len(axis) == 1 for axis in made):
         return text
-    return f"{text}.reshape({_shape([(n,) for axis in made for n in axis], size)})"
+    return _by_dims(text, [n for axis in made for n in axis], size)
 
 
 def _with_axes(
@@ -445,6 +445,11 @@ def _with_axes(
     if all(len(axis) == 1 for axis in axes):
         return text
     return f"{text}.reshape({_shape(axes, size)})"
+
+
+def _by_dims(text: str, dims: Iterable[str], size: Callable[[str], str]) -> str:
+    """A tensor with one axis for each dim."""
+    return f"{text}.reshape({_shape([(d,) for d in dims], size)})"
 
 
 def _shape(axes: Sequence[tuple[str, ...]], size: Callable[[str], str]) -> str:
@@ -503,6 +508,19 @@ def _norm(call: FusedCall, values: Values, size: Size) -> str:
     return aligned(f"torch.{call.name}({', '.join(arguments)})", order, dims)
 
 
+def _of_channels(
+    call: FusedCall,
+    slots: Iterable[str],
+    channels: tuple[str, ...],
+    values: Values,
+    size: Size,
+) -> Iterator[str]:
+    """Parameters of a norm as vectors of its channels, as far as it has them."""
+    for slot in slots:
+        has = slot in call.bound
+        yield _with_axes(values[call.value(slot)], (channels,), size) if has else "None"
+
+
 def _group_norm(call: FusedCall, values: Values, size: Size) -> str:
     """A norm of groups of channels, which are one axis behind that of batches."""
     axes = group_axes(call)
@@ -510,14 +528,10 @@ def _group_norm(call: FusedCall, values: Values, size: Size) -> str:
     channels = (*axes.groups, *axes.channels)
     x = _with_axes(values[call.value("x")], (axes.batch, channels, axes.places), size)
     arguments = [x, " * ".join(map(size, axes.groups))]
-    for slot in ("weight", "bias"):
-        has = slot in call.bound
-        arguments.append(
-            _with_axes(values[call.value(slot)], (channels,), size) if has else "None"
-        )
+    arguments += _of_channels(call, ("weight", "bias"), channels, values, size)
     arguments.append(number(float(call.constant(EPS).value)))
     text = f"torch.nn.functional.group_norm({', '.join(arguments)})"
-    text += f".reshape({_shape([(d,) for d in axes.order], size)})"
+    text = _by_dims(text, axes.order, size)
     return aligned(text, axes.order, call.dims(call.result))
 
 
@@ -548,7 +562,7 @@ def _softmax(call: FusedCall, values: Values, size: Size) -> str:
     rest = tuple(d for d in given.dims if d not in over)
     x = _with_axes(given, (rest, over), size)
     order = (*rest, *over)
-    text = f"torch.{call.name}({x}, 1).reshape({_shape([(d,) for d in order], size)})"
+    text = _by_dims(f"torch.{call.name}({x}, 1)", order, size)
     return aligned(text, order, dims)
 
 
@@ -577,7 +591,7 @@ def _linear(call: FusedCall, values: Values, size: Size, lies: tuple[str, ...]) 
     bias = _with_axes(values[call.value("c")], (axes.made,), size)
     text = f"torch.nn.functional.linear({x}, {weight}, {bias})"
     if len(axes.made) > 1:
-        text += f".reshape({_shape([(d,) for d in (*order, *axes.made)], size)})"
+        text = _by_dims(text, (*order, *axes.made), size)
     return aligned(text, (*order, *axes.made), call.dims(call.result))
 
 
@@ -596,7 +610,7 @@ def _linear_of_columns(
     batches = " * ".join(map(size, before))
     bias = f"{values[call.value('c')].text}[None, :, None]"
     text = f"torch.baddbmm({bias}, {weight}.expand({batches}, -1, -1), {x})"
-    text += f".reshape({_shape([(d,) for d in lies], size)})"
+    text = _by_dims(text, lies, size)
     return aligned(text, lies, call.dims(call.result))
 
 
@@ -615,17 +629,15 @@ def _batch_norm(call: FusedCall, values: Values, size: Size) -> str:
     if 0 < len(places[0]) <= PLACES:
         places = [(d,) for d in places[0]]
     axes = (order[:at], channels, *places)
-    arguments = [_with_axes(given, axes, size)]
-    for slot in ("mean", "var", "weight", "bias"):
-        has = slot in call.bound
-        arguments.append(
-            _with_axes(values[call.value(slot)], (channels,), size) if has else "None"
-        )
+    slots = ("weight", "bias", "mean", "var")
+    arguments = [
+        _with_axes(given, axes, size),
+        *_of_channels(call, slots, channels, values, size),
+    ]
     eps = number(float(call.constant(EPS).value))
-    arguments[1:] = *arguments[3:], *arguments[1:3]
     text = f"torch.batch_norm({', '.join(arguments)}, False, 0.0, {eps}, {_CUDNN})"
     if any(len(axis) != 1 for axis in axes):
-        text += f".reshape({_shape([(d,) for d in order], size)})"
+        text = _by_dims(text, order, size)
     return aligned(text, order, call.dims(call.result))
 
 
@@ -660,5 +672,5 @@ def _attention(call: FusedCall, values: Values, size: Size) -> str:
     arguments.append(f"scale={number(scale)}")
     text = f"torch.nn.functional.{call.name}({', '.join(arguments)})"
     order = (*axes.batch, *axes.rows, axes.made)
-    text += f".reshape({_shape([(d,) for d in order], size)})"
+    text = _by_dims(text, order, size)
     return aligned(text, order, call.dims(call.result))

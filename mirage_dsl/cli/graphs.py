@@ -55,7 +55,7 @@ from mirage_dsl.core.settings import EFFORTS, Effort
 from mirage_dsl.core.types import MAX_EXTENT, TensorSpec, boolean, dtype_named
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import Input, KernelGraph
-from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.maps import derived_extents, known_extents
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.verify.certificate import Method
@@ -595,19 +595,12 @@ def shape_of(item: Input, graph: KernelGraph) -> tuple[int, ...]:
     Raises:
         ShapeError: An extent is symbolic.
     """
-    shape: list[int] = []
-    for axis in item.type.axes:
-        extent = 1
-        for dim in axis:
-            known = graph.extent_of[dim.name]
-            if known is None:
-                raise ShapeError(
-                    f"the extent of {dim.name} is symbolic; set it with "
-                    f"--size {dim.name}=16"
-                )
-            extent *= known
-        shape.append(extent)
-    return tuple(shape)
+    for name in item.type.names:
+        if graph.extent_of[name] is None:
+            raise ShapeError(
+                f"the extent of {name} is symbolic; set it with --size {name}=16"
+            )
+    return item.type.shape_at(known_extents(graph.extent_of))
 
 
 def random_inputs(graph: KernelGraph, seed: int) -> list[Array]:

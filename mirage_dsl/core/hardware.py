@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -504,21 +503,20 @@ PROPERTIES: dict[str, Properties] = {
 """[D] What the drivers of the GPUs of `HARDWARE` tell of them."""
 
 
-def hardware_named(name: str, rows: Iterable[Hardware] = HARDWARE) -> Hardware:
+def hardware_named(name: str) -> Hardware:
     """The row called `name`, or else the one whose name is a word of it.
 
     Raises:
         SearchError: There is none.
     """
-    rows = tuple(rows)
     words = _words(name)
-    for row in rows:
+    for row in HARDWARE:
         if row.name.lower() == name.lower():
             return row
-    for row in rows:
+    for row in HARDWARE:
         if _words(row.name) <= words:
             return row
-    known = ", ".join(h.name for h in rows)
+    known = ", ".join(h.name for h in HARDWARE)
     raise SearchError(f"unknown hardware {name!r}; known are {known}")
 
 

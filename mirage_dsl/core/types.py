@@ -335,9 +335,18 @@ class TensorType:
         """Axes from the slowest to the fastest in memory."""
         return self.layout or tuple(range(len(self.axes)))
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether each axis is one dim."""
+        return all(len(axis) == 1 for axis in self.axes)
+
     def dim(self, name: str) -> Dim | None:
         """The dim called `name`, or None where the type has none."""
         return next((d for d in self.dims if d.name == name), None)
+
+    def shape_at(self, extents: Mapping[str, int]) -> tuple[int, ...]:
+        """The extents of all axes, of those of the dims."""
+        return tuple(math.prod(extents[d.name] for d in axis) for axis in self.axes)
 
     def with_dtype(self, dtype: DType) -> TensorType:
         """The same type with another element format."""
@@ -439,16 +448,38 @@ class Scalar:
         That is in f32: a number beyond its range is infinite, and one that is nearer to
         0 than any of its numbers is 0 with its sign.
         """
-        if isinstance(self.value, float):
-            return self.value
-        number = self.value
-        for name, power in self.extents:
-            number *= Fraction(extents[name]) ** power
+        found = self.known_at(extents)
+        if found is None:
+            raise KeyError(self.extents)
+        return found
+
+    def known_at(self, extents: Mapping[str, int | None]) -> float | None:
+        """The number as `at` has it, or None where an extent in it is not known."""
+        number = self.exact_at(extents)
+        if not isinstance(number, Fraction):
+            return number
         if abs(number) >= _OVERFLOW:
             return math.inf if number > 0 else -math.inf
         if abs(number) > _UNDERFLOW:
             return float(number)
         return -0.0 if number < 0 else 0.0
+
+    def exact_at(self, extents: Mapping[str, int | None]) -> Fraction | float | None:
+        """The number itself, or None where an extent in it is not known."""
+        number = self.value
+        for name, power in self.extents:
+            extent = extents.get(name)
+            if extent is None:
+                return None
+            if isinstance(number, Fraction):
+                number *= Fraction(extent) ** power
+        return number
+
+    @property
+    def inverse(self) -> Scalar:
+        """One over it, which is a fraction other than 0."""
+        powers = tuple((name, -power) for name, power in self.extents)
+        return Scalar(1 / self.value, powers)
 
     @property
     def is_moderate(self) -> bool:
@@ -580,6 +611,11 @@ def parse_scalar(text: str) -> Scalar:
         powers[factor["name"]] += power if factor["sign"] == "*" else -power
         at = factor.end()
     return bounded(Scalar(value, tuple(sorted((n, p) for n, p in powers.items() if p))))
+
+
+def extent_scalar(*dims: str) -> Scalar:
+    """The product of the extents of some dims, as a constant."""
+    return Scalar(Fraction(1), tuple((dim, 1) for dim in sorted(dims)))
 
 
 def scalar(value: float | Fraction) -> Scalar:

@@ -537,7 +537,7 @@ class BatchCost:
 
 def block_cost(
     footprint: Footprint,
-    inside: AbstractSet[str] = frozenset(),
+    inside: AbstractSet[str],
     room: Resources | None = None,
     *,
     early: bool = False,
@@ -981,11 +981,10 @@ class Priced:
             at: Index of the node.
             block: What stands there instead.
         """
-        own, nodes = self._graph.nodes[at], self._graph.nodes
+        own = self._graph.nodes[at]
         parts = partial_extents(block, self._extents)
         if any(self._extents.get(name) != extent for name, extent in parts.items()):
-            changed = replace(self._graph, nodes=(*nodes[:at], block, *nodes[at + 1 :]))
-            return estimate(changed, self._hardware)
+            return estimate(self._graph.with_node(at, block), self._hardware)
         part = self._of_block(block, self._inside[id(own)])
         return self._total(
             [(n, part if n is own else other) for n, other in self._parts]
@@ -1348,17 +1347,12 @@ def _read_again(
 def _copied_rows(call: FusedCall, extents: Mapping[str, int | None]) -> float:
     """Bytes of a norm's operand and result that lie otherwise than in rows."""
     kinds = [call.types[v] for v in (call.value("x"), call.result)]
-    lying = [(k, tuple(k.names[a] for a in k.order)) for k in kinds if _is_flat(k)]
+    lying = [(k, tuple(k.names[a] for a in k.order)) for k in kinds if k.is_flat]
     return sum(
         tensor_bytes(kind, extents)
         for kind, dims in lying
         if dims != rows_last(dims, call.over)
     )
-
-
-def _is_flat(kind: TensorType) -> bool:
-    """Whether each axis has one dim."""
-    return all(len(axis) == 1 for axis in kind.axes)
 
 
 def _row_latency(elements: float, hardware: Hardware) -> float:

@@ -30,7 +30,7 @@ from mirage_dsl.ir.analysis.launches import (
 from mirage_dsl.ir.analysis.layouts import laid_out, places
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import derived_extents, grid_parts
+from mirage_dsl.ir.maps import derived_extents, grid_parts, known_extents
 
 # -- Lines for one μGraph --------------------------------------------------------------
 
@@ -166,7 +166,7 @@ def _launch(
     node: BlockGraph, part: KernelCost, graph: KernelGraph, hardware: Hardware
 ) -> list[str]:
     known = derived_extents(graph, graph.extent_of)
-    extents: Mapping[str, int] = {n: e for n, e in known.items() if e is not None}
+    extents: Mapping[str, int] = known_extents(known)
     schedule = node.schedule
     grid = " x ".join(
         f"{count} ({' & '.join(f'{s.dim} in tiles of {s.tile}' for s in axis)})"

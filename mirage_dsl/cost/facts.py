@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import nan, prod
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -32,9 +32,11 @@ from mirage_dsl.ir.graph import (
     Operand,
     Split,
     dims_of,
+    integer_of,
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types
+from mirage_dsl.ir.maps import known_extents
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import ADD, CAST, CONCAT, MUL, SUB, WHERE
 from mirage_dsl.tile.build import (
@@ -880,13 +882,8 @@ def _whole_number(
     operands: Iterable[Operand], extents: Mapping[str, int | None]
 ) -> int | None:
     """The constant among operands, if it is an integer."""
-    sizes = {n: e for n, e in extents.items() if e is not None}
-    for constant in operands:
-        if isinstance(constant, Scalar):
-            known = all(n in sizes for n, _ in constant.extents)
-            number = constant.at(sizes) if known else nan
-            return int(number) if number.is_integer() else None
-    return None
+    constants = (o for o in operands if isinstance(o, Scalar))
+    return next((integer_of(c, extents) for c in constants), None)
 
 
 def _written_run(store: Store, kind: TensorType | None) -> Order:
@@ -1327,7 +1324,7 @@ def _facts(question: _Question) -> BlockFacts:
     """The facts, kept for a while: a structure is priced again and again."""
     block, outer = question.block, question.outer
     types = {n: t for n, t in outer.items() if n in block.sources}
-    known = {n: e for n, e in question.extents.items() if e is not None}
+    known = known_extents(question.extents)
     names = {n for t in types.values() for n in t.names}
     missing = sorted(n for n in names if n not in known)
     if missing:
@@ -1348,7 +1345,7 @@ def _facts(question: _Question) -> BlockFacts:
     given = eager(block if tried is None else _at_typical_sizes(block, tried), around)
     if tried is not None:
         given = _batched(given, tried)
-    extents = {n: e for n, e in given.around.extents.items() if e is not None}
+    extents = known_extents(given.around.extents)
     small = frozenset[str]() if tried is None else tried.small
     return BlockFacts(block, extents, small, _columns_of_vectors(block, around), given)
 

@@ -19,7 +19,6 @@ import numpy as np
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
-    UnsupportedError,
     user_location,
 )
 from mirage_dsl.core.types import DType, f16, f32, f64, promote
@@ -31,7 +30,7 @@ from mirage_dsl.frontend.functions import NoTensor, as_tensor, refusing
 from mirage_dsl.frontend.memory import link
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import flat_arguments
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tensor import Tensor, refuse
 
 _NAMES: Mapping[DType, str] = {f16: "complex32", f32: "complex64", f64: "complex128"}
 """PyTorch's complex dtypes, by that of their parts."""
@@ -41,7 +40,7 @@ _ADVICE = "compute with z.real and z.imag, or with torch.view_as_real(z)"
 
 
 def _refuse(what: str, advice: str = _ADVICE) -> NoReturn:
-    raise UnsupportedError(f"{what} cannot be traced; {advice}", user_location())
+    refuse(what, advice)
 
 
 def _written(*_: Any) -> NoReturn:

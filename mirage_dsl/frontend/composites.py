@@ -824,7 +824,8 @@ def _without_ones(
     return kept, f.squeeze(x, tuple(ones)) if ones else x
 
 
-def _single(term: str, output: str, x: Any) -> Any:
+def _single(term: str, output: Sequence[str], x: Any) -> Any:
+    """The operand summed over labels that are not wanted, the others in order."""
     gone = tuple(i for i, c in enumerate(term) if c not in output)
     x = f.sum(x, gone) if gone else x
     left = [c for c in term if c in output]
@@ -850,10 +851,7 @@ def _arranged(
 ) -> tuple[Any, list[Any]]:
     """The operand as (batch..., first, second), and the extents of all its labels."""
     kept = [*batch, *first, *second]
-    gone = tuple(i for i, c in enumerate(labels) if c not in kept)
-    x = f.sum(x, gone) if gone else x
-    left = [c for c in labels if c in kept]
-    x = f.permute(x, [left.index(c) for c in kept])
+    x = _single(labels, kept, x)
     sizes = list(x.shape)
     start, middle = len(batch), len(batch) + len(first)
     if not first:

@@ -39,6 +39,7 @@ from mirage_dsl.frontend.recorder import (
     RECORDING,
     Recorder,
     SymbolicSize,
+    extents_given,
     flat_arguments,
     integer,
 )
@@ -223,10 +224,7 @@ def _filled(
     number = as_operand(value)
     if not isinstance(number, Scalar):
         raise TraceError(f"{what} of a tensor; use expand", user_location())
-    extents = [
-        s.vars if isinstance(s, SymbolicSize) else integer(s, "an extent")
-        for s in shape
-    ]
+    extents = extents_given(shape)
     kind = _dtype_of(recorder, value, dtype)
     found = _made(recorder, recorder.full(extents, number, kind))
     if device is not None:

@@ -73,6 +73,7 @@ from mirage_dsl.frontend.recorder import (
     Recorder,
     Size,
     SymbolicSize,
+    extents_given,
     flat_arguments,
     integer,
     kept,
@@ -1243,13 +1244,9 @@ def cumprod(x: Any, axis: Any = None, *, dtype: Any = None) -> Any:
 # -- Elements at indices that are data -------------------------------------------------
 
 
-def _is_index(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.handle.value.dtype.is_integer
-
-
 def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tensor:
     x = as_tensor(what, x)
-    if not _is_index(index):
+    if not holds_integers(index):
         raise DTypeError(f"{what} takes an index of integers", user_location())
     at = normal_axis(axis, x.ndim, what)
     number = _same_index(index)
@@ -1290,7 +1287,7 @@ def none_below_zero(index: Any, x: Any, axis: Any) -> Any:
 
     They become the extent of the axis, which every gather refuses.
     """
-    if not _is_index(index) or not isinstance(x, Tensor) or not x.ndim:
+    if not holds_integers(index) or not isinstance(x, Tensor) or not x.ndim:
         return index
     if index.handle.value.dtype in (i8, i16):
         index = to(index, i64)
@@ -1532,10 +1529,7 @@ def unflatten(x: Any, axis: Any, shape: Sequence[Any]) -> Any:
 def expand(x: Any, *shape: Any) -> Any:
     """Axes of extent 1 repeated, and leading axes added; -1 keeps an extent."""
     x = as_tensor("expand", x)
-    wanted = [
-        s.vars if isinstance(s, SymbolicSize) else integer(s, "an extent")
-        for s in flat_arguments(shape)
-    ]
+    wanted = extents_given(flat_arguments(shape))
     if len(wanted) < x.ndim:
         raise ShapeError(
             f"expand of {shape_text(x.handle)} to {len(wanted)} axes", user_location()

@@ -72,6 +72,7 @@ from mirage_dsl.frontend.tensor import (
     OF_NO_NUMBERS,
     RANDOM,
     Tensor,
+    refuse,
 )
 from mirage_dsl.frontend.torch_functions import MEASURES
 
@@ -121,14 +122,14 @@ def _wholly(name: str) -> Function:
     """A question of all values at once, which Python's code would go on with."""
 
     def refused(*_: Any, **__: Any) -> NoReturn:
-        _refuse(f"torch.{name}, of which the truth is asked,", "compare with == or <")
+        refuse(f"torch.{name}, of which the truth is asked,", "compare with == or <")
 
     return refused
 
 
 def _dot(x: Any, y: Any) -> Any:
     if getattr(y, "ndim", 0) > 2:
-        _refuse("dot by a tensor of rank 3 or more", "use matmul or einsum")
+        refuse("dot by a tensor of rank 3 or more", "use matmul or einsum")
     return f.matmul(x, y)
 
 
@@ -234,14 +235,14 @@ def _torch_batch_norm(
     del momentum
     given = [t for t in (running_mean, running_var) if t is not None]
     if training and given:
-        _refuse(
+        refuse(
             "batch_norm(training=True) with running statistics, which PyTorch updates "
             "in place,",
             "pass running_mean=None and running_var=None to normalise by the batch, "
             "and update them outside of the kernel",
         )
     if not training and len(given) < 2:
-        _refuse(
+        refuse(
             "batch_norm(training=False) without running_mean and running_var",
             "pass both, or training=True to normalise by the batch",
         )
@@ -265,7 +266,7 @@ def _torch_instance_norm(
             x, running_mean, running_var, weight, bias, False, momentum, eps
         )
     if running_mean is not None or running_var is not None:
-        _refuse(
+        refuse(
             "instance_norm with running statistics, which PyTorch updates in place,",
             "leave them out, and update them outside of the kernel",
         )
@@ -351,7 +352,7 @@ def _torch_min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 def _torch_index_select(x: Any, dim: Any, index: Any) -> Any:
     """PyTorch's index is a vector; a single position is one of one element."""
     if isinstance(index, Tensor) and index.ndim > 1:
-        _refuse("index_select by an index of several axes", "flatten it first")
+        refuse("index_select by an index of several axes", "flatten it first")
     single = isinstance(index, Tensor) and not index.ndim
     index = f.none_below_zero(index, x, dim)
     return f.index_select(x, dim, index[None] if single else index)
@@ -501,7 +502,7 @@ def _numpy_split(x: Any, parts: Any, axis: int = 0) -> Any:
     extent = int(x.shape[axis])
     if isinstance(parts, int):
         if extent % parts:
-            _refuse(f"np.split of {extent} into {parts}", "use sizes that divide")
+            refuse(f"np.split of {extent} into {parts}", "use sizes that divide")
         return list(f.split(x, extent // parts, axis))
     bounds: list[int] = [0, *parts, extent]
     sizes = [b - a for a, b in pairwise(bounds)]
@@ -633,7 +634,7 @@ def call_ufunc(
     elif method == "__call__":
         found = _dispatch(_NUMPY, "np", name, inputs, told)
     else:
-        _refuse(f"np.{name}.{method}", "use the functions of mirage")
+        refuse(f"np.{name}.{method}", "use the functions of mirage")
     return found if out is None else into(f"np.{name}", out, found, inputs)
 
 
@@ -651,7 +652,7 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     function = getattr(function, "overloadpacket", function)
     name = str(getattr(function, "__name__", function))
     if operator is not None and operator[0] != "aten":
-        _refuse(
+        refuse(
             f"the operator {'::'.join(operator)}, which is not PyTorch's own,",
             "call it outside of the function",
         )
@@ -665,7 +666,7 @@ def call_torch(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         return called(f"torch.Tensor.{name}", method, *args, **kwargs)
     functional = getattr(function, "__module__", "") == "torch.nn.functional"
     if not functional and (name in _OTHER_ORDER or _reduces_by_number(name)):
-        _refuse(f"torch.{name}", f"use torch.nn.functional.{name}")
+        refuse(f"torch.{name}", f"use torch.nn.functional.{name}")
     told = {
         n: v
         for n, v in kwargs.items()
@@ -732,7 +733,7 @@ def _changing(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
     _refuse_constants("torch", name, (args, kwargs))
     function = function_in_place(name)
     if function is None:
-        _refuse(f"torch.{name}", f"use {name[:-1]} and assign the result")
+        refuse(f"torch.{name}", f"use {name[:-1]} and assign the result")
     return called(f"torch.{name}", function, *args, **kwargs)
 
 
@@ -762,11 +763,11 @@ def _dispatch(
     function = table.get(name)
     for names, advice in ((OF_NO_NUMBERS, NO_NUMBERS), (RANDOM, NO_RANDOM)):
         if name in names:
-            _refuse(f"{library}.{name}", advice)
+            refuse(f"{library}.{name}", advice)
     if function is None:
         close = difflib.get_close_matches(name, table, n=1, cutoff=LIKENESS)
         advice = f"did you mean {close[0]}? Or " if close else ""
-        _refuse(f"{library}.{name}", f"{advice}build it from those of mirage.functions")
+        refuse(f"{library}.{name}", f"{advice}build it from those of mirage.functions")
     return called(f"{library}.{name}", function, *args, **kwargs)
 
 
@@ -893,7 +894,3 @@ def _refuse_constants(library: str, name: str, arguments: object) -> None:
                 "frozen into the program",
                 user_location(),
             )
-
-
-def _refuse(what: str, advice: str) -> NoReturn:
-    raise UnsupportedError(f"{what} cannot be traced; {advice}", user_location())

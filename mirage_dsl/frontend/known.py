@@ -55,8 +55,7 @@ def _exact(recorder: Recorder, number: Scalar) -> float | None:
     if not number.extents:
         return float(number.value)
     sizes = {name: product(recorder.dims.named(name)) for name, _ in number.extents}
-    known = {name: size for name, size in sizes.items() if size is not None}
-    return number.at(known) if len(known) == len(sizes) else None
+    return number.known_at(sizes)
 
 
 def _is_of_constants(recorder: Recorder, handle: Handle) -> bool:

@@ -42,7 +42,7 @@ from mirage_dsl.frontend.rearranging import (
     windows_along,
 )
 from mirage_dsl.frontend.recorder import integer
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tensor import Tensor, refuse
 from mirage_dsl.ops.table import OPERATORS
 
 Function = Callable[..., Any]
@@ -150,7 +150,10 @@ def _weight(weight: Any, rank: int, what: str) -> tuple[Tensor, tuple[int, ...]]
 
 
 def _of_channels(x: Tensor, weight: Tensor, made: str) -> Any:
-    """A product over channels for each point: what a window of one point is."""
+    """A product over channels for each point: what a window of one point is.
+
+    The first axes of the weight are in `made`: k for channels made, c for those taken.
+    """
     rank = x.ndim - 2
     flat = f.reshape(weight, tuple(weight.shape[:2]))
     axes = "xyz"[:rank]
@@ -190,11 +193,7 @@ def _conv(
 
     def run(x: Tensor) -> Any:
         kept = {0: x.handle.axes[0], 1: weight.handle.axes[0]}
-        own = _is_product(window, numbers) and _is_exact(x)
-        if own and x.shape[1] == weight.shape[1]:
-            return _biased(_of_channels(x, weight, "kc"), bias)
-        found = _called(what, (x, weight), numbers, kept)
-        return _biased(found, bias)
+        return _biased(_windowed(what, x, weight, "kc", numbers, kept), bias)
 
     return _batched(run, x, rank, what)
 
@@ -212,7 +211,7 @@ def _conv_transpose(
 ) -> Any:
     """PyTorch's transposed convolution over so many axes."""
     what = f"conv_transpose{rank}d"
-    weight, window = _weight(weight, rank, what)
+    weight, _ = _weight(weight, rank, what)
     numbers = {
         "stride": _several(stride, rank, f"stride of {what}"),
         "padding": _several(padding, rank, f"padding of {what}"),
@@ -225,13 +224,24 @@ def _conv_transpose(
         kept = {0: x.handle.axes[0]}
         if numbers["groups"] == (1,):
             kept[1] = weight.handle.axes[1]
-        own = _is_product(window, numbers) and _is_exact(x)
-        if own and x.shape[1] == weight.shape[0]:
-            return _biased(_of_channels(x, weight, "ck"), bias)
-        found = _called(what, (x, weight), numbers, kept)
-        return _biased(found, bias)
+        return _biased(_windowed(what, x, weight, "ck", numbers, kept), bias)
 
     return _batched(run, x, rank, what)
+
+
+def _windowed(
+    what: str,
+    x: Tensor,
+    weight: Tensor,
+    made: str,
+    numbers: Mapping[str, tuple[int, ...]],
+    kept: dict[int, DimVars],
+) -> Any:
+    """A convolution, or the product that it is; `made` as `_of_channels` has it."""
+    own = _is_product(weight.shape[2:], numbers) and _is_exact(x)
+    if own and x.shape[1] == weight.shape[made.index("c")]:
+        return _of_channels(x, weight, made)
+    return _called(what, (x, weight), numbers, kept)
 
 
 def _is_product(window: Sequence[int], numbers: Mapping[str, tuple[int, ...]]) -> bool:
@@ -512,7 +522,7 @@ def _unpooled(
 
 
 def _fractional(rank: int, *_: Any, **__: Any) -> NoReturn:
-    _refuse(
+    refuse(
         f"fractional_max_pool{rank}d, whose windows are drawn at random,",
         "use adaptive_max_pool, whose windows are known",
     )
@@ -804,13 +814,6 @@ WINDOWS: dict[str, Function] = {
 """By PyTorch's names."""
 
 
-# -- Layers ----------------------------------------------------------------------------
-
-
-def _refuse(what: str, advice: str) -> NoReturn:
-    raise UnsupportedError(f"{what} cannot be traced; {advice}", user_location())
-
-
 # -- Recurrent layers ------------------------------------------------------------------
 
 
@@ -835,9 +838,9 @@ def _layers(
 ) -> tuple[Tensor, ...]:
     """The results of layers: of all steps, and the last states of each layer."""
     if batch_first is None:
-        _refuse(f"{name} of packed sequences", "pad them, and mask what is behind")
+        refuse(f"{name} of packed sequences", "pad them, and mask what is behind")
     if train and dropout:
-        _refuse(f"{name} with dropout in training", "call .eval() on the module")
+        refuse(f"{name} with dropout in training", "call .eval() on the module")
     states = tuple(state) if is_sequence(state) else (state,)
     operands = [_whole(t, name) for t in (x, *states, *weights)]
     numbers = {

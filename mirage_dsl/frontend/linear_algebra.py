@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
-    UnsupportedError,
     user_location,
 )
 from mirage_dsl.core.types import f32, f64
@@ -26,13 +25,8 @@ from mirage_dsl.frontend.drawn import Unknown
 from mirage_dsl.frontend.functions import as_tensor
 from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import integer, normal_axes
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tensor import Tensor, refuse
 from mirage_dsl.ops.table import OPERATORS
-
-
-def _refuse(what: str, advice: str) -> NoReturn:
-    raise UnsupportedError(f"{what} cannot be traced; {advice}", user_location())
-
 
 # -- Library operators -----------------------------------------------------------------
 
@@ -327,9 +321,9 @@ def lstsq(
         UnsupportedError: A limit for small singular values is given.
     """
     if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
-        _refuse(f"lstsq with driver={driver!r}", "expected None or 'gels'")
+        refuse(f"lstsq with driver={driver!r}", "expected None or 'gels'")
     if rcond is not None:
-        _refuse(
+        refuse(
             "lstsq with rcond, which PyTorch has on the CPU alone,",
             "use linalg.pinv(A, rtol=rcond) @ B",
         )
@@ -366,7 +360,7 @@ def qr(A: Any, mode: str = "reduced") -> QR:  # noqa: N803
         UnsupportedError: The mode has another name.
     """
     if mode not in ("reduced", "complete"):
-        _refuse(f"qr with mode={mode!r}", "take R of 'reduced' or 'complete'")
+        refuse(f"qr with mode={mode!r}", "take R of 'reduced' or 'complete'")
     x, whole = _matrices("qr", A), mode == "complete"
     return QR(_called("qr_q", x, whole=whole), _called("qr_r", x, whole=whole))
 
@@ -422,7 +416,7 @@ class SingularValues(NamedTuple):
 def _svd(input: Any, some: bool = True, compute_uv: bool = True) -> SingularValues:
     """The same by the name and the arguments that PyTorch had before."""
     if not compute_uv:
-        _refuse("svd with compute_uv=False", "use linalg.svdvals")
+        refuse("svd with compute_uv=False", "use linalg.svdvals")
     left, values, right = svd(input, not some)
     return SingularValues(left, values, f.swapaxes(right, -1, -2))
 
@@ -457,7 +451,7 @@ def eigvalsh(A: Any, UPLO: str = "L") -> Any:  # noqa: N803
 def _is_upper(triangle: str) -> bool:
     """Whether a triangle is the upper one, by its letter."""
     if triangle.upper() not in ("L", "U"):
-        _refuse(f"the triangle {triangle!r} of a matrix", "expected 'L' or 'U'")
+        refuse(f"the triangle {triangle!r} of a matrix", "expected 'L' or 'U'")
     return triangle.upper() == "U"
 
 

@@ -69,8 +69,7 @@ def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
             "slices",
             user_location(),
         )
-    others = [i for i in range(x.ndim) if i != at]
-    if any(_differ(source, i, x, i) for i in others):
+    if _differ_beside(source, x, at):
         raise ShapeError(
             f"index_copy of {shape_text(source.handle)} to {shape_text(x.handle)}: "
             f"expected slices that are as long along all axes but {at}",
@@ -148,13 +147,7 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
         )
     x, at = _target("scatter", x, dim, index)
     index = f.none_below_zero(index, x, at)
-    others = [i for i in range(x.ndim) if i != at]
-    if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
-        raise UnsupportedError(
-            f"scatter to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
-            f"done for indices that are no longer along all axes but {at}",
-            user_location(),
-        )
+    _require_beside("scatter", x, at, index)
     if not isinstance(value, Tensor):
         return f.where(_met(x, at, index, at), _fitted(value, x), x)
     _require_dtype("scatter", x, value)
@@ -271,9 +264,8 @@ def added_at(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> An
     x, at = _target("index_add", x, dim, index)
     source = as_tensor("index_add", source)
     _require_dtype("index_add", x, source)
-    others = [i for i in range(x.ndim) if i != at]
     counts = index.ndim == 1 and source.ndim == x.ndim
-    if not counts or any(_differ(source, i, x, i) for i in others):
+    if not counts or _differ_beside(source, x, at):
         raise ShapeError(
             f"index_add of {shape_text(source.handle)} to {shape_text(x.handle)} at "
             f"{shape_text(index.handle)}: expected indices of one axis, and a slice "
@@ -294,13 +286,7 @@ def _scattered(
     x, at = _target(what, x, dim, index)
     src = as_tensor(what, src)
     _require_dtype(what, x, src)
-    others = [i for i in range(x.ndim) if i != at]
-    if index.ndim != x.ndim or any(_differ(index, i, x, i) for i in others):
-        raise UnsupportedError(
-            f"{what} to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
-            f"done for indices that are no longer along all axes but {at}",
-            user_location(),
-        )
+    _require_beside(what, x, at, index)
     return x, at, src if src.shape == index.shape else _cut_to(src, index)
 
 
@@ -483,6 +469,21 @@ def _differ(a: Tensor, i: int, b: Tensor, j: int) -> bool:
     """Whether two axes are known to have different extents; others become one dim."""
     have, want = a.handle.shape[i], b.handle.shape[j]
     return have is not None and want is not None and have != want
+
+
+def _differ_beside(a: Tensor, b: Tensor, axis: int) -> bool:
+    """Whether any axis but one is known to have different extents."""
+    return any(_differ(a, i, b, i) for i in range(b.ndim) if i != axis)
+
+
+def _require_beside(what: str, x: Tensor, axis: int, index: Tensor) -> None:
+    """Raises UnsupportedError if indices are of other extents but along their axis."""
+    if index.ndim != x.ndim or _differ_beside(index, x, axis):
+        raise UnsupportedError(
+            f"{what} to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
+            f"done for indices that are no longer along all axes but {axis}",
+            user_location(),
+        )
 
 
 def _require_dtype(what: str, x: Tensor, other: Tensor) -> None:

@@ -323,8 +323,7 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
     count = (extent - size) // step + 1
     if step == size:
         grouped = _cut(x, at, 0, count * size).viewed(Grouped(at, size))
-        order = [i for i in range(grouped.ndim) if i != at + 1]
-        return f.permute(grouped, *order, at + 1)
+        return _last(grouped, at + 1)
     if min(count, size) > _FEW_SLICES:
         found = _gathered_windows(x, at, count, size, step)
     elif count > size:
@@ -332,8 +331,7 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
     else:
         windows = [_cut(x, at, i * step, i * step + size) for i in range(count)]
         found = f.stack(windows, at)
-        order = [i for i in range(found.ndim) if i != at + 1]
-        found = f.permute(found, *order, at + 1).clone()
+        found = _last(found, at + 1).clone()
     # A view in PyTorch: after a write to one of both the other is in doubt.
     found = found.with_unknown_strides()
     link(x.memory, found.memory)
@@ -344,8 +342,12 @@ def _gathered_windows(x: Tensor, axis: int, count: int, size: int, step: int) ->
     """Windows whose elements are taken at positions that are computed."""
     starts = f.expand_dims(arange(count) * step, 1)
     found = f.index_select(x, axis, starts + arange(size))
-    order = [i for i in range(found.ndim) if i != axis + 1]
-    return f.permute(found, *order, axis + 1)
+    return _last(found, axis + 1)
+
+
+def _last(x: Any, axis: int) -> Any:
+    """The tensor with an axis behind all others."""
+    return f.permute(x, *(i for i in range(x.ndim) if i != axis), axis)
 
 
 def windows_along(x: Any, axis: int, size: int, step: int, dilation: int = 1) -> Any:

@@ -1220,6 +1220,14 @@ def integer(value: object, what: str) -> int:
     )
 
 
+def extents_given(shape: Iterable[object]) -> list[DimVars | int]:
+    """The extents of a shape; one that is not known is the variables of its dims."""
+    return [
+        s.vars if isinstance(s, SymbolicSize) else integer(s, "an extent")
+        for s in shape
+    ]
+
+
 def with_correction(name: str, kwargs: dict[str, Any]) -> None:
     """Complete the arguments of the method `var` or `std`, which libraries share.
 

@@ -573,6 +573,15 @@ def _as_it_is(number: Any) -> Any:
     return number
 
 
+def refuse(what: str, advice: str) -> NoReturn:
+    """Refuse what no program has.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    raise UnsupportedError(f"{what} cannot be traced; {advice}", user_location())
+
+
 def refuse_value(what: str, advice: str) -> NoReturn:
     """Refuse what needs a tensor's values.
 

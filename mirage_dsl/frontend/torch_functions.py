@@ -35,7 +35,7 @@ from mirage_dsl.frontend.linear_algebra import norm_of
 from mirage_dsl.frontend.places import joined
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import (
-    SymbolicSize,
+    extents_given,
     flat_arguments,
     integer,
     normal_axes,
@@ -453,10 +453,7 @@ def filled(
     number = as_operand(value)
     if not isinstance(number, Scalar):
         raise TraceError("a tensor filled with a tensor; use expand", user_location())
-    extents = [
-        s.vars if isinstance(s, SymbolicSize) else integer(s, "an extent")
-        for s in shape
-    ]
+    extents = extents_given(shape)
     made = x.recorder.full(extents, number, x.handle.value.dtype)
     found = f.to(Tensor.made(x.recorder, made, ()), dtype or x)
     if tuple(found.shape) == tuple(x.shape):

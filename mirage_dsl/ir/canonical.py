@@ -472,15 +472,34 @@ class FreshNames:
 
     def fresh(self, base: str) -> str:
         """`base`, with a number behind it where it is taken."""
-        name = free_name(base, self._used)
-        self._used.add(name)
-        return name
+        return new_name(base, self._used)
 
 
 def free_name(base: str, taken: Container[str]) -> str:
     """`base`, with a number behind it where it is taken."""
     names = (base if n == 1 else f"{base}{n}" for n in count(1))
     return next(n for n in names if n not in taken)
+
+
+def new_name(base: str, taken: set[str]) -> str:
+    """A free name, which is taken then."""
+    taken.add(name := free_name(base, taken))
+    return name
+
+
+def numbered_name(base: str, taken: set[str], first: int = 1) -> str:
+    """`base_1`, or with a larger number, whatever is free; it is taken then."""
+    names = (f"{base}_{n}" for n in count(first))
+    taken.add(name := next(n for n in names if n not in taken))
+    return name
+
+
+def longer_name(base: str, taken: set[str], more: str = "_") -> str:
+    """`base`, with as much behind it as makes it a free name; it is taken then."""
+    while base in taken:
+        base += more
+    taken.add(base)
+    return base
 
 
 # -- Differences -----------------------------------------------------------------------
@@ -553,11 +572,7 @@ def _renaming(
     for name in b:
         if name in found:
             continue
-        new = name
-        while new in taken:
-            new += "_new"
-        found[name] = new
-        taken.add(new)
+        found[name] = longer_name(name, taken, "_new")
     return found
 
 

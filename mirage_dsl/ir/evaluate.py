@@ -932,8 +932,38 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, dtype.long_name, dtype.long_name))
 
 
+def of_rank(value: Array, rank: int) -> Array:
+    """The array with so many axes, new ones of one element behind its own."""
+    return value.reshape(value.shape + (1,) * (rank - value.ndim))
+
+
+class ArrayDomain:
+    """How elements of any kind are moved in NumPy's arrays."""
+
+    def shape(self, value: Array) -> tuple[int, ...]:
+        """The array's shape."""
+        return value.shape
+
+    def transpose(self, value: Array, order: tuple[int, ...]) -> Array:
+        """Axes in another order."""
+        return value.transpose(order)
+
+    def reshape(self, value: Array, shape: tuple[int, ...]) -> Array:
+        """Axes merged or split."""
+        return value.reshape(shape)
+
+    def take(self, value: Array, axis: int, start: int, stop: int) -> Array:
+        """A range along an axis."""
+        index = (slice(None),) * axis + (slice(start, stop),)
+        return value[index]
+
+    def concat(self, values: Sequence[Array], axis: int) -> Array:
+        """Arrays one after the other."""
+        return np.concatenate(list(values), axis)
+
+
 @dataclass(frozen=True)
-class NumpyDomain:
+class NumpyDomain(ArrayDomain):
     """Floats of one format, and integers in their own formats.
 
     Attributes:
@@ -951,10 +981,6 @@ class NumpyDomain:
     round_casts: bool = False
     stand_ins: bool = False
     checked: bool = True
-
-    def shape(self, value: Array) -> tuple[int, ...]:
-        """The array's shape."""
-        return value.shape
 
     def constant(self, number: Scalar, extents: Mapping[str, int]) -> Array:
         """The number at the given extents."""
@@ -1046,19 +1072,6 @@ class NumpyDomain:
         with np.errstate(all="ignore"):
             return value.astype(numpy_dtype(dtype)).astype(self.compute)
 
-    def transpose(self, value: Array, order: tuple[int, ...]) -> Array:
-        """Axes in another order."""
-        return value.transpose(order)
-
-    def reshape(self, value: Array, shape: tuple[int, ...]) -> Array:
-        """Axes merged or split."""
-        return value.reshape(shape)
-
-    def take(self, value: Array, axis: int, start: int, stop: int) -> Array:
-        """A range along an axis."""
-        index = (slice(None),) * axis + (slice(start, stop),)
-        return value[index]
-
     def pad(self, value: Array, axis: int, count: int) -> Array:
         """NaN, so that a mask forgotten anywhere shows in the result.
 
@@ -1079,8 +1092,7 @@ class NumpyDomain:
         Raises:
             ShapeError: An index is outside.
         """
-        rank = max(value.ndim, index.ndim)
-        index = index.reshape(index.shape + (1,) * (rank - index.ndim))
+        index = of_rank(index, max(value.ndim, index.ndim))
         extent = value.shape[axis]
         low, high = int(index.min()), int(index.max())
         if -extent <= low and high < extent:
@@ -1094,10 +1106,6 @@ class NumpyDomain:
         found = op.numpy(value, np.where(inside, index, 0), axis)
         fill = np.nan if found.dtype.kind == "f" else _ODD
         return np.where(inside, found, np.asarray(fill, found.dtype))
-
-    def concat(self, values: Sequence[Array], axis: int) -> Array:
-        """Arrays one after the other."""
-        return np.concatenate(list(values), axis)
 
 
 _TERMS = 3

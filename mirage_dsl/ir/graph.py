@@ -14,8 +14,9 @@ Structural nodes are a closed set of frozen dataclasses, to be handled by `match
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -44,6 +45,33 @@ Attrs = tuple[tuple[str, AttrValue], ...]
 
 Operand = str | Scalar
 """The name of a value, or a constant."""
+
+
+def integer_of(operand: Operand, extents: Mapping[str, int | None]) -> int | None:
+    """The integer that a constant is; None if it is none, or follows other extents."""
+    number = None if isinstance(operand, str) else operand.exact_at(extents)
+    if not isinstance(number, Fraction) or number.denominator != 1:
+        return None
+    return int(number)
+
+
+def gridded(axes: Iterable[Axis], names: Container[str]) -> tuple[Axis, ...]:
+    """Axes of which the grid splits the dims of these names, and no others."""
+    return tuple(
+        tuple(
+            d if d.grid == (d.name in names) else Dim(d.name, not d.grid, d.loop)
+            for d in axis
+        )
+        for axis in axes
+    )
+
+
+def names_dim(value: AttrValue, dim: str) -> bool:
+    """Whether an attribute names a dim."""
+    if isinstance(value, AxisNames):
+        return dim in value.names
+    return value == dim or (isinstance(value, tuple) and dim in value)
+
 
 JOINED = "concat"
 """The kind of an accumulator that joins values along the loop dim."""
@@ -172,6 +200,11 @@ class Apply:
         value = dict(self.attrs).get("over", ())
         assert isinstance(value, tuple)
         return value
+
+    def summing(self, over: tuple[str, ...]) -> Apply:
+        """The same over other dims; itself, if it sums none."""
+        attrs = tuple((k, over if k == "over" else v) for k, v in self.attrs)
+        return replace(self, attrs=attrs)
 
     @property
     def along(self) -> tuple[str, ...]:
@@ -598,6 +631,10 @@ class KernelGraph:
         """The same graph at other sizes; dims not listed stay as they are."""
         merged = {**self.extent_of, **extents}
         return replace(self, extents=tuple(sorted(merged.items())))
+
+    def with_node(self, at: int, node: KernelNode) -> KernelGraph:
+        """The same graph with another node at a place."""
+        return replace(self, nodes=(*self.nodes[:at], node, *self.nodes[at + 1 :]))
 
     def with_schedules(self, change: Callable[[BlockGraph], Schedule]) -> KernelGraph:
         """The same graph with each kernel lowered as `change` says."""

@@ -34,6 +34,11 @@ from mirage_dsl.ops.definition import Kind
 Extents = Mapping[str, int | None]
 
 
+def known_extents(extents: Extents) -> dict[str, int]:
+    """Those that are known."""
+    return {name: extent for name, extent in extents.items() if extent is not None}
+
+
 def parts(extent: int, tile: int) -> int:
     """How many tiles cover `extent`."""
     return -(-extent // tile)
@@ -345,7 +350,7 @@ def _all_known(graph: KernelGraph, known: Extents) -> dict[str, int]:
             f"{graph.name}: no input has the dims {', '.join(missing)}; "
             "state their extents"
         )
-    return {n: e for n, e in known.items() if e is not None}
+    return known_extents(known)
 
 
 # -- Extents in texts ------------------------------------------------------------------

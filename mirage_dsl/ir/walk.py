@@ -57,6 +57,12 @@ def results_of(node: Node) -> tuple[str, ...]:
     return node.results if isinstance(node, BlockGraph) else (node.result,)
 
 
+def values_of(graph: KernelGraph) -> set[str]:
+    """The names of all values of a kernel graph, without those inside of its blocks."""
+    made = (name for node in graph.nodes for name in results_of(node))
+    return {item.name for item in graph.given}.union(made)
+
+
 def read_last(nodes: Sequence[Node], kept: Iterable[str]) -> list[set[str]]:
     """For each node, the values of its level that it reads and none behind it does.
 

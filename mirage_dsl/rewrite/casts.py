@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mirage_dsl.core.types import DType, TensorType, boolean, f16, f32, promote
+from mirage_dsl.ir.canonical import longer_name
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -148,10 +149,7 @@ class _Caster:
             return value
         if (value, dtype) in self.casts:
             return self.casts[value, dtype]
-        name = f"{value}_{dtype}"
-        while name in self.names:
-            name += "_"
-        self.names.add(name)
+        name = longer_name(f"{value}_{dtype}", self.names)
         cast = Apply(name, CAST, (value,), (("dtype", dtype.name),))
         self._append_after(value, cast)
         return name

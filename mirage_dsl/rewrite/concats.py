@@ -35,12 +35,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Dim, MemorySpace, Scalar, boolean, scalar
+from mirage_dsl.core.types import (
+    Dim,
+    MemorySpace,
+    Scalar,
+    boolean,
+    extent_scalar,
+    scalar,
+)
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.canonical import FreshNames, Renaming
+from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.graph import Apply, Attrs, Index, KernelGraph, Operand
 from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ir.maps import derived_extents
@@ -48,6 +54,7 @@ from mirage_dsl.ir.walk import (
     depending,
     makers,
     renamed,
+    values_of,
     with_operands,
     with_returned,
     without_dead,
@@ -166,7 +173,7 @@ class _Parts:
         self.makers = makers(self.program)
         self.types = kernel_types(self.program)
         self.extents = derived_extents(self.program, self.program.extent_of)
-        self.taken = {i.name for i in self.program.given} | self.makers.keys()
+        self.taken = values_of(self.program)
 
     def keep(self, node: Apply, dim: str | None) -> None:
         """Write a node; if it sums a concatenated dim, the sum of its parts."""
@@ -286,11 +293,7 @@ class _Parts:
         origin: Apply | None,
     ) -> str:
         stem = str(operands[0]) if origin is None else origin.result
-        count = 1
-        while f"{stem}_{count}" in self.taken:
-            count += 1
-        name = f"{stem}_{count}"
-        self.taken.add(name)
+        name = numbered_name(stem, self.taken)
         location = None if origin is None else origin.location
         self.nodes.append(Apply(name, op, operands, attrs, location))
         return name
@@ -384,13 +387,13 @@ class Picking:
         for number, (part, dim) in enumerate(parts):
             inside = at
             if number < len(parts) - 1:
-                within.append(self.write(LESS, at, _extent(dim)))
+                within.append(self.write(LESS, at, extent_scalar(dim)))
                 inside = self.write(WHERE, within[-1], at, scalar(0))
             if number:
                 inside = self.write(WHERE, within[number - 1], scalar(0), inside)
             found.append(self.picked(part, inside, dim))
             if number < len(parts) - 1:
-                at = self.write(SUB, at, _extent(dim))
+                at = self.write(SUB, at, extent_scalar(dim))
         made = found.pop()
         while found:
             part = found.pop()
@@ -478,10 +481,6 @@ def _joined(node: Apply) -> tuple[str, ...]:
     dims = node.attr("dims")
     assert isinstance(dims, tuple)
     return dims
-
-
-def _extent(dim: str) -> Scalar:
-    return Scalar(Fraction(1), ((dim, 1),))
 
 
 # -- Writes to a part of an argument ---------------------------------------------------

@@ -19,6 +19,7 @@ from fractions import Fraction
 
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.types import Scalar, scalar
+from mirage_dsl.ir.canonical import numbered_name
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
@@ -32,7 +33,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.walk import (
     map_nodes,
     renamed,
-    results_of,
+    values_of,
     with_operands,
     with_returned,
     without_dead,
@@ -48,9 +49,7 @@ def expand(graph: KernelGraph) -> KernelGraph:
 
     Operators inside of block graphs are expanded too; the blocks stay.
     """
-    taken = {i.name for i in graph.given}
-    taken.update(r for n in graph.nodes for r in results_of(n))
-    rewriter = _Rewriter(taken, reorder=not graph.blocks, identities=True)
+    rewriter = _Rewriter(values_of(graph), reorder=not graph.blocks, identities=True)
 
     def expanded(node: KernelNode) -> Iterable[KernelNode]:
         if isinstance(node, Apply):
@@ -107,11 +106,7 @@ class _Rewriter:
         return nodes
 
     def fresh(self, base: str) -> str:
-        count = 1
-        while f"{base}_{count}" in self.taken:
-            count += 1
-        self.taken.add(f"{base}_{count}")
-        return f"{base}_{count}"
+        return numbered_name(base, self.taken)
 
     def once(self, key: object, result: str) -> str | None:
         """The value with this key, if there is one; else `result` becomes it."""
@@ -208,8 +203,7 @@ class _Writer:
 
     def div(self, a: Operand, b: Operand) -> Operand:
         if isinstance(b, Scalar) and isinstance(b.value, Fraction) and b.is_moderate:
-            inverse = Scalar(1 / b.value, tuple((n, -p) for n, p in b.extents))
-            return self.mul(a, inverse)
+            return self.mul(a, b.inverse)
         return self.node(table.DIV, (a, b))
 
     def exp(self, a: Operand) -> Operand:

@@ -53,7 +53,7 @@ from mirage_dsl.core.types import (
     flat_type,
 )
 from mirage_dsl.ir.analysis.layouts import lies_with_channels_last, with_channels_last
-from mirage_dsl.ir.canonical import free_name
+from mirage_dsl.ir.canonical import new_name
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
@@ -66,10 +66,11 @@ from mirage_dsl.ir.graph import (
     Return,
     Split,
     Store,
+    gridded,
 )
 from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.walk import map_nodes, renamed, results_of, with_returned
+from mirage_dsl.ir.walk import map_nodes, renamed, values_of, with_returned
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST, FLATTEN, RENAME, UNFLATTEN
 
@@ -99,16 +100,14 @@ class FlatForm:
 
     def restored(self, graph: KernelGraph) -> KernelGraph:
         """A μGraph of the program as one of the whole."""
-        taken = {i.name for i in graph.given}
-        taken |= {v for n in graph.nodes for v in results_of(n)}
+        taken = values_of(graph)
         types = kernel_types(graph)
         nodes: list[Apply] = []
         returns: list[Return] = []
         for own, wanted in zip(graph.returns, self.whole.returns, strict=True):
             name = own.value
             for dim in (d for d in types[name].names if d in self.groups):
-                made = free_name(f"{own.value}_whole", taken)
-                taken.add(made)
+                made = new_name(f"{own.value}_whole", taken)
                 nodes.append(_unflatten(made, name, dim, self.groups[dim]))
                 name = made
             returns.append(replace(wanted, value=name))
@@ -140,9 +139,7 @@ def side_by_side(program: KernelGraph) -> Groups:
     taken = set(program.extent_of)
     for chain in chains:
         for group in _short_enough(chain, found.extents):
-            name = free_name("_".join(group), taken)
-            taken.add(name)
-            groups[name] = group
+            groups[new_name("_".join(group), taken)] = group
     return groups
 
 
@@ -311,8 +308,7 @@ class _Flattening:
 
     def __post_init__(self) -> None:
         self.types = kernel_types(self.program)
-        self.taken = {i.name for i in self.program.given}
-        self.taken |= {n.result for n in self.program.applies}
+        self.taken = values_of(self.program)
         self.computed = {
             n.result for n in self.program.applies if n.op.kind is not Kind.LIBRARY
         }
@@ -362,7 +358,7 @@ class _Flattening:
         if operand not in self.flat:
             name = operand
             for group in self._own(self.types[operand].names):
-                made = self._fresh(f"{operand}_flat")
+                made = new_name(f"{operand}_flat", self.taken)
                 dims = AxisNames(tuple((d,) for d in self.groups[group]))
                 attrs: Attrs = (("of", dims), ("to", group))
                 self.nodes.append(Apply(made, FLATTEN, (name,), attrs))
@@ -378,7 +374,7 @@ class _Flattening:
         if value not in self.whole:
             name = value
             for group in groups:
-                made = self._fresh(f"{value}_whole")
+                made = new_name(f"{value}_whole", self.taken)
                 self.nodes.append(_unflatten(made, name, group, self.groups[group]))
                 name = made
             self.whole[value] = name
@@ -401,11 +397,6 @@ class _Flattening:
         dims = tuple(map(Dim, self._names(item.type.names)))
         kind = flat_type(item.type.dtype, dims, MemorySpace.DEVICE)
         return replace(item, type=kind)
-
-    def _fresh(self, wanted: str) -> str:
-        made = free_name(wanted, self.taken)
-        self.taken.add(made)
-        return made
 
 
 def _unflatten(made: str, value: str, dim: str, factors: tuple[str, ...]) -> Apply:
@@ -461,8 +452,7 @@ class _Copying:
 
     def __post_init__(self) -> None:
         self.types = with_channels_last(self.chosen, kernel_types(self.chosen))
-        self.taken = {i.name for i in self.chosen.given} | set(self.chosen.extent_of)
-        self.taken |= {v for n in self.chosen.nodes for v in results_of(n)}
+        self.taken = values_of(self.chosen) | set(self.chosen.extent_of)
         self.taken |= {n.result for b in self.chosen.blocks for n in b.nodes}
 
     def graph(self) -> KernelGraph:
@@ -502,17 +492,18 @@ class _Copying:
         kind, source, along = self.types[value], value, places[0]
         apart = AxisNames(tuple((name,) for name in places))
         if len(places) > 1:
-            along, source = self._fresh("_".join(places)), self._fresh(f"{value}_flat")
+            along = new_name("_".join(places), self.taken)
+            source = new_name(f"{value}_flat", self.taken)
             attrs: Attrs = (("of", apart), ("to", along))
             yield Apply(source, FLATTEN, (value,), attrs)
             dims = tuple(map(Dim, (*first, *channels, along)))
             kind = flat_type(kind.dtype, dims, MemorySpace.DEVICE)
-        copy = self._fresh(f"{value}_{suffix}")
-        load = Load(self._fresh(f"{copy}_t"), source, kind.axes)
+        copy = new_name(f"{value}_{suffix}", self.taken)
+        load = Load(new_name(f"{copy}_t", self.taken), source, kind.axes)
         yield self._block(load, copy, kind, channels)
         if len(places) == 1:
             return copy
-        whole = self._fresh(f"{copy}_whole")
+        whole = new_name(f"{copy}_whole", self.taken)
         attrs = (("dim", along), ("gives", apart))
         yield Apply(whole, UNFLATTEN, (copy,), attrs)
         return whole
@@ -527,16 +518,9 @@ class _Copying:
         grid += [Split(n, WHOLE) for n in channels if width > WHOLE]
         grid.append(Split(along, ELEMENTS // WHOLE))
         cut = {s.dim for s in grid}
-        axes = tuple(
-            tuple(replace(d, grid=d.name in cut) for d in axis) for axis in kind.axes
-        )
+        axes = gridded(kind.axes, cut)
         store = Store(copy, load.result, axes, kind.dtype)
         return BlockGraph(tuple(grid), None, (replace(load, axes=axes), store))
-
-    def _fresh(self, wanted: str) -> str:
-        made = free_name(wanted, self.taken)
-        self.taken.add(made)
-        return made
 
 
 __all__ = ["with_convolutions_channels_last"]

@@ -56,7 +56,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from math import prod
 
 from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, Scalar, f32, scalar
@@ -78,6 +77,7 @@ from mirage_dsl.ir.graph import (
     Split,
     Store,
     dims_of,
+    integer_of,
     partial_dim,
     stages_of,
 )
@@ -613,12 +613,10 @@ def _difference(
     """The first operand less the second one, or their sum, and so much more."""
     total = {"": more}
     for operand, factor in zip(node.operands, (1, sign), strict=True):
+        number = integer_of(operand, {})
+        place = {"": number} if number is not None else None
         if isinstance(operand, str):
             place = places.get(operand)
-        else:
-            value = operand.value
-            whole = isinstance(value, Fraction) and value.denominator == 1
-            place = {"": int(value)} if whole and not operand.extents else None
         if place is None:
             return None
         for name, count in place.items():

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from mirage_dsl.core.types import Axis, AxisNames, Dim, Scalar, TensorType, boolean
+from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, boolean
 from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
 from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.check import check
@@ -42,6 +42,8 @@ from mirage_dsl.ir.graph import (
     Operand,
     Split,
     Store,
+    gridded,
+    names_dim,
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
@@ -154,8 +156,7 @@ class _Joining:
         if not isinstance(node, Load | Store):
             return node
         split = {s.dim for s in self.grid}
-        axes = (tuple(replace(d, grid=d.name in split) for d in a) for a in node.axes)
-        return replace(node, axes=tuple(axes))
+        return replace(node, axes=gridded(node.axes, split))
 
     def _renamed(self, node: BlockNode) -> BlockNode:
         """The same of a node of the second block."""
@@ -240,8 +241,7 @@ def _batched(graph: KernelGraph, at: int, products: set[str]) -> KernelGraph | N
     def changed(node: BlockNode) -> Iterator[BlockNode]:
         if isinstance(node, Apply) and node.result in products:
             over = tuple(n for n in node.over if n != parts)
-            attrs = tuple((k, over if k == "over" else v) for k, v in node.attrs)
-            yield replace(node, attrs=attrs)
+            yield node.summing(over)
         elif isinstance(node, Accumulate) and node.result in sums:
             tile = free_name(f"{node.result}_parts", taken)
             yield replace(node, result=tile)
@@ -250,16 +250,11 @@ def _batched(graph: KernelGraph, at: int, products: set[str]) -> KernelGraph | N
             yield node
 
     nodes = tuple(n for node in block.nodes for n in changed(node))
-    return _with_block(graph, at, replace(block, nodes=nodes))
+    return graph.with_node(at, replace(block, nodes=nodes))
 
 
 def _adds(node: BlockNode) -> bool:
     return isinstance(node, Accumulate) and node.adds and node.rescale is None
-
-
-def _with_block(graph: KernelGraph, at: int, block: BlockGraph) -> KernelGraph:
-    nodes = (*graph.nodes[:at], block, *graph.nodes[at + 1 :])
-    return replace(graph, nodes=nodes)
 
 
 # -- Dims taken apart ------------------------------------------------------------------
@@ -308,13 +303,7 @@ def _can_be_taken_apart(graph: KernelGraph, name: str) -> bool:
 
 def _names(node: Apply, name: str) -> bool:
     """Whether an operator has to know a dim as one; sums can be over several."""
-    return any(key != "over" and _mentions(value, name) for key, value in node.attrs)
-
-
-def _mentions(value: AttrValue, name: str) -> bool:
-    if isinstance(value, AxisNames):
-        return name in value.names
-    return value == name or (isinstance(value, tuple) and name in value)
+    return any(key != "over" and names_dim(value, name) for key, value in node.attrs)
 
 
 class _Dims:

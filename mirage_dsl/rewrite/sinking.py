@@ -52,7 +52,7 @@ from mirage_dsl.core.types import (
     i64,
     scalar,
 )
-from mirage_dsl.ir.canonical import FreshNames, free_name
+from mirage_dsl.ir.canonical import FreshNames, free_name, longer_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Apply,
@@ -76,6 +76,7 @@ from mirage_dsl.ir.walk import (
     post_order,
     read_by,
     results_of,
+    values_of,
     with_operands,
     with_returned,
     without_dead,
@@ -155,7 +156,7 @@ class _Sharer:
             looks = _looks_of(node)
             if looks:
                 self.views.setdefault((node.values[0], looks), node)
-        self.taken = {i.name for i in program.given} | self.places.keys()
+        self.taken = values_of(program)
         self.moved = False
 
     def nodes(self) -> Iterator[Apply]:
@@ -225,7 +226,7 @@ class _ViewSinker:
         self.makers = makers(self.program)
         self.types = kernel_types(self.program)
         self.extents = derived_extents(self.program, self.program.extent_of)
-        self.taken = {i.name for i in self.program.given} | self.makers.keys()
+        self.taken = values_of(self.program)
 
     def seen(self, name: str, looks: Looks) -> str:
         """The name of `name` as `looks` see it, made if it is not there yet.
@@ -357,11 +358,7 @@ class _ViewSinker:
 
 def _free_name(value: str, looks: Iterable[Look], taken: set[str]) -> str:
     """A name that is not taken, for what looks see of a value; it is taken then."""
-    name = "_".join([value, *(k.to for k in looks)])
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
+    return longer_name("_".join([value, *(k.to for k in looks)]), taken)
 
 
 def _looks_of(node: Apply) -> Looks | None:

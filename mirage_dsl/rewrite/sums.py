@@ -46,6 +46,7 @@ from mirage_dsl.core.types import (
     MemorySpace,
     Scalar,
     TensorType,
+    extent_scalar,
     f32,
     f64,
     flat_type,
@@ -56,10 +57,10 @@ from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
-    AttrValue,
     KernelGraph,
     Operand,
     Return,
+    names_dim,
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
@@ -124,7 +125,7 @@ def summed(
     outside = [a for a in atoms if not over & set(a.dims)]
     dims = {d for a in inside for d in a.dims}
     for dim in sorted(over - dims):
-        powers = Scalar(Fraction(1), powers).times(extent_power(dim, 1)).extents
+        powers = Scalar(Fraction(1), powers).times(extent_scalar(dim)).extents
     gone = over & dims
     if inside:
         if len(inside) == 1 and inside[0].over:
@@ -132,11 +133,6 @@ def summed(
         left = tuple(sorted(dims - gone))
         outside.append(TermFactor(left, "", False, inside, tuple(sorted(gone))))
     return tuple(sorted(outside)), powers
-
-
-def extent_power(dim: str, power: int) -> Scalar:
-    """A power of an extent."""
-    return Scalar(Fraction(1), ((dim, power),))
 
 
 # -- Programs multiplied out -----------------------------------------------------------
@@ -432,9 +428,9 @@ class _TermsWriter:
             value: Operand = self.atom(atom)
             powers = dict(factor.extents)
             if atom.over and all(powers.get(d, 0) < 0 for d in atom.over):
-                mean = Scalar(Fraction(1), tuple((d, -1) for d in atom.over))
+                mean = extent_scalar(*atom.over).inverse
                 for dim in atom.over:
-                    factor = factor.times(extent_power(dim, 1))
+                    factor = factor.times(extent_scalar(dim))
                 value = self.apply(Term.MUL, value, mean)
             parts.append(value)
         if factor != Scalar(Fraction(1)) or not parts:
@@ -760,7 +756,7 @@ class _Places:
             if name != "over" or node.op.kind is Kind.CONTRACTION
         ]
         indexed = any(dim in i.type.names for i in self.program.indices)
-        if indexed or any(_names(value, dim) for value in named):
+        if indexed or any(names_dim(value, dim) for value in named):
             return False
         read = {v for n in computed for v in n.values} & there
         kinds = [self.types[v] for v in sorted(read)]
@@ -778,13 +774,6 @@ class _Places:
         outer = free_name(f"{dim}_part", taken)
         inner = free_name(f"{dim}_in", {*taken, outer})
         return Cut(dim, (outer, inner), count, length)
-
-
-def _names(value: AttrValue, dim: str) -> bool:
-    """Whether an attribute names a dim."""
-    if isinstance(value, AxisNames):
-        return dim in value.names
-    return value == dim or (isinstance(value, tuple) and dim in value)
 
 
 def _computed_again(
@@ -838,8 +827,8 @@ class _PartsWriter:
         self.made = makers(self.program)
         self.over = self._both(self.squares.over)
         self.free = looked_at(self.program)
-        self.length = Scalar(Fraction(1), tuple((d, 1) for d in sorted(self.inner)))
-        self.share = Scalar(Fraction(1), tuple((d, -1) for d in sorted(self.inner)))
+        self.length = extent_scalar(*self.inner)
+        self.share = self.length.inverse
 
     def found(self) -> InParts | None:
         """The program in parts."""
@@ -925,14 +914,10 @@ class _PartsWriter:
         cut = self.cut
         if cut is None:
             return node
-        attrs = tuple(
-            (n, cut.names(v)) if n == "over" and isinstance(v, tuple) else (n, v)
-            for n, v in node.attrs
-        )
         operands = tuple(
             cut.constant(o) if isinstance(o, Scalar) else o for o in node.operands
         )
-        return replace(node, operands=operands, attrs=attrs)
+        return replace(node, operands=operands).summing(cut.names(node.over))
 
     def _node(
         self,

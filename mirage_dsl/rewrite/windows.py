@@ -22,13 +22,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_dsl.core.types import (
-    AxisNames,
-    Dim,
-    Scalar,
-    f32,
-    scalar,
-)
+from mirage_dsl.core.types import AxisNames, Dim, Scalar, extent_scalar, f32, scalar
 from mirage_dsl.ir.canonical import FreshNames, Renaming, free_name
 from mirage_dsl.ir.graph import (
     Apply,
@@ -255,7 +249,7 @@ class _Writer:
 
     def _within(self, axis: _Axis, at: str) -> tuple[str, str]:
         """Whether it is on the axis at all."""
-        end = Scalar(Fraction(1), ((axis.given, 1),))
+        end = extent_scalar(axis.given)
         ahead = self._do(table.LESS_EQUAL, scalar(0), at)
         return ahead, self._do(table.LESS, at, end)
 

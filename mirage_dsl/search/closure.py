@@ -171,7 +171,7 @@ class Rules:
     Compiled functions get one address; tuples of arrays would be a hundred arguments
     each time one calls another, and take several times as long to compile.
 
-    `arithmetic` is a mask of operators of two nodes (`closure.ARITHMETIC`), `summed`
+    `arithmetic` is a mask of operators of two nodes (`_ARITHMETIC`), `summed`
     and `contracted` are masks of dims that sums and products may reduce.  `sigma` has,
     for each dim, σ of the whole and of a tile.  `outer` are the dim masks of the
     program's values: an elementwise product may spread over more dims than its operands
@@ -601,7 +601,7 @@ def record(w, r):
 
 @inner
 def salt64(shape):
-    """`abstract.salt_of` of a packed shape."""
+    """`useful.salt_of` of a packed shape."""
     return scramble64(_U(shape & NAMES))
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast
 
 from mirage_dsl.core.errors import CacheError, MirageError
 from mirage_dsl.core.files import checksum
-from mirage_dsl.ir.canonical import Renaming, canonical_names
+from mirage_dsl.ir.canonical import Renaming, canonical_names, longer_name
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Load
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ir.walk import results_of
@@ -216,11 +216,7 @@ def _keep_apart(
     for name in used:
         if name in program or name.endswith("#"):
             continue  # `k#` follows `k`.
-        new = name
-        while new in taken:
-            new += "_"
-        taken.add(new)
-        names[name] = new
+        names[name] = longer_name(name, taken)
 
 
 def _inner_names(
@@ -234,11 +230,4 @@ def _inner_names(
             wanted[node.result] = values.get(node.source, node.source) + rest
     names = [n.result for n in block.nodes if n.result not in block.results]
     used = set(taken)
-    found: dict[str, str] = {}
-    for name in names:
-        new = wanted.get(name, name)
-        while new in used:
-            new += "_"
-        used.add(new)
-        found[name] = new
-    return found
+    return {name: longer_name(wanted.get(name, name), used) for name in names}

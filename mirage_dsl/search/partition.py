@@ -23,7 +23,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import MemorySpace, TensorType, flat_type
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir.analysis.launches import calls
-from mirage_dsl.ir.canonical import FreshNames, Renaming
+from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.graph import (
     Apply,
@@ -492,9 +492,5 @@ def apart(
     names: dict[str, str] = {}
     for name in made:
         if name in taken and name not in program:
-            stem, count = re.sub(r"_\d+$", "", name), 2
-            while f"{stem}_{count}" in used:
-                count += 1
-            names[name] = f"{stem}_{count}"
-            used.add(names[name])
+            names[name] = numbered_name(re.sub(r"_\d+$", "", name), used, 2)
     return Renaming(values=names).graph(graph) if names else graph

@@ -402,7 +402,7 @@ class Quick:
         one kernel each    |              | scale, softmax |         | ...
 
     It is what a search returns whose time is up before it has found anything better.
-    Segments are searched with no other operators than their own (`abstract.useful`):
+    Segments are searched with no other operators than their own (`useful.useful`):
     that takes hundredths of a second each, and misses what algebra could do.
 
     Attributes:

@@ -19,7 +19,7 @@ from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import GRID_AXES, Hardware
-from mirage_dsl.core.types import Axis, TensorType, f64
+from mirage_dsl.core.types import TensorType, f64
 from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import estimate, least_microseconds, library_kernel
 from mirage_dsl.cost.footprint import never_fits
@@ -35,6 +35,7 @@ from mirage_dsl.ir.graph import (
     Load,
     Split,
     Store,
+    gridded,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
@@ -59,6 +60,7 @@ from mirage_dsl.search.sizes import (
     Constraints,
     Sizer,
     UnsizedBlock,
+    blocks_at,
     families,
     on_grid,
     sizes_of_all,
@@ -574,12 +576,7 @@ class SegmentSearch:
         types = kernel_types(made)
         turned = with_channels_last(made, types)
         moved = {n for n in types if turned[n] != types[n]}
-        only = {
-            at
-            for at, node in enumerate(made.nodes)
-            if isinstance(node, BlockGraph) and moved & {*node.sources, *node.results}
-        }
-        return self.sizer.sized(made, only=only)
+        return self.sizer.sized(made, only=blocks_at(made, moved))
 
     def with_pairs(self, graph: KernelGraph) -> Plan | None:
         """A μGraph that takes bytes in pairs; None where no block can."""
@@ -833,7 +830,7 @@ def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
         while name not in stores and name in origin:
             name = origin[name]
         if name in stores:
-            axes = _split_axes(item.type.axes, block)
+            axes = gridded(item.type.axes, {s.dim for s in block.grid})
             kept[item.value] = Store(
                 item.value, stores[name].operand, axes, item.type.dtype
             )
@@ -854,26 +851,22 @@ def as_written(segment: KernelGraph) -> BlockGraph | None:
     block, types = BlockGraph(grid, None, ()), kernel_types(segment)
     if len(grid) > GRID_AXES or any(t.dtype == f64 for t in types.values()):
         return None
+    split = {s.dim for s in block.grid}
     names: dict[str, str] = {}
     nodes: list[BlockNode] = []
     for given in segment.given:
         names[given.name] = f"{given.name}_t"
-        axes = _split_axes(types[given.name].axes, block)
+        axes = gridded(types[given.name].axes, split)
         nodes.append(Load(names[given.name], given.name, axes))
     for node in segment.applies:
         names[node.result] = f"{node.result}_t"
         made = with_operands(node, names)
         nodes.append(replace(made, result=names[node.result]))
-    axes, dtype = _split_axes(item.type.axes, block), item.type.dtype
+    axes, dtype = gridded(item.type.axes, split), item.type.dtype
     nodes.append(Store(item.value, names[item.value], axes, dtype))
     read = {v for n in nodes if not isinstance(n, Load) for v in operands_of(n)}
     kept = (n for n in nodes if not isinstance(n, Load) or n.result in read)
     return insert_casts(replace(block, nodes=tuple(kept)), types)
-
-
-def _split_axes(axes: tuple[Axis, ...], block: BlockGraph) -> tuple[Axis, ...]:
-    split = {s.dim for s in block.grid}
-    return tuple(tuple(replace(d, grid=d.name in split) for d in a) for a in axes)
 
 
 def _bounded(graph: KernelGraph, block: BlockGraph) -> BlockGraph:

@@ -62,6 +62,7 @@ from mirage_dsl.ir.graph import (
     Split,
     Store,
     dims_of,
+    gridded,
     partial_dim,
 )
 from mirage_dsl.ir.infer import kernel_types
@@ -70,6 +71,7 @@ from mirage_dsl.ir.maps import (
     extents_made,
     grid_parts,
     iterations,
+    known_extents,
     partial_base,
     with_derived_extents,
 )
@@ -165,7 +167,6 @@ def choose_sizes(
     keep: int = 4,
     allowed: Allowed = ANY_SIZES,
     tally: Counter[str] | None = None,
-    inside: AbstractSet[str] = frozenset(),
 ) -> list[Sized]:
     """The cheapest sizes of a structure, best first.
 
@@ -177,7 +178,6 @@ def choose_sizes(
         keep: How many to return at most; none if nothing fits.
         allowed: Restrictions.
         tally: Counts points and what excluded them, for the ledger.
-        inside: Tensors that an earlier kernel left in L2.
 
     Raises:
         SearchError: An extent is unknown.
@@ -189,7 +189,6 @@ def choose_sizes(
         hardware=hardware,
         keep=keep,
         tally=tally,
-        inside=inside,
     )
     return found
 
@@ -595,22 +594,12 @@ def on_grid(block: BlockGraph, grid: tuple[Split, ...]) -> BlockGraph:
 def _node_on_grid(node: BlockNode, names: AbstractSet[str]) -> BlockNode:
     match node:
         case Load():
-            return Load(node.result, node.source, _axes_on_grid(node.axes, names))
+            return Load(node.result, node.source, gridded(node.axes, names))
         case Store():
-            axes = _axes_on_grid(node.axes, names)
+            axes = gridded(node.axes, names)
             return Store(node.result, node.operand, axes, node.dtype)
         case _:
             return node
-
-
-def _axes_on_grid(axes: tuple[Axis, ...], names: AbstractSet[str]) -> tuple[Axis, ...]:
-    return tuple(
-        tuple(
-            d if d.grid == (d.name in names) else Dim(d.name, not d.grid, d.loop)
-            for d in axis
-        )
-        for axis in axes
-    )
 
 
 def without_splits(block: BlockGraph, dims: AbstractSet[str]) -> BlockGraph:
@@ -743,7 +732,7 @@ class Constraints:
     def admits(self, graph: KernelGraph) -> bool:
         """Whether every block of a sized μGraph is allowed."""
         known = derived_extents(graph, graph.extent_of)
-        extents = {n: e for n, e in known.items() if e is not None}
+        extents = known_extents(known)
         return all(self._admits_block(b, extents) for b in graph.blocks)
 
     def _admits_block(self, block: BlockGraph, extents: dict[str, int]) -> bool:
@@ -1004,7 +993,7 @@ class Sizer:
         block = graph.nodes[number]
         assert isinstance(block, BlockGraph)
         extents = derived_extents(graph, graph.extent_of)
-        known = {n: e for n, e in extents.items() if e is not None}
+        known = known_extents(extents)
         blocks = math.prod(grid_parts(block, known))
         wanted = BLOCKS_PER_SM * self.hardware.sms
         halves = split_loop(graph, number) if blocks < wanted else None
@@ -1046,8 +1035,7 @@ class Sizer:
         if key not in self._known:
             self._known[key] = self._choose(types, extents, inside, block, *ways)
         for best in self._known[key]:
-            nodes = (*graph.nodes[:at], best.block, *graph.nodes[at + 1 :])
-            sized = replace(graph, nodes=nodes)
+            sized = graph.with_node(at, best.block)
             if made:
                 sized = with_derived_extents(sized)
             yield paid + best.microseconds, sized
@@ -1163,10 +1151,15 @@ def _around_libraries(graph: KernelGraph) -> set[int]:
     extents = derived_extents(graph, graph.extent_of)
     lying = around_libraries(graph, types, extents)
     moved = {name for name, kind in lying.items() if kind != types[name]}
+    return blocks_at(graph, moved)
+
+
+def blocks_at(graph: KernelGraph, values: AbstractSet[str]) -> set[int]:
+    """Positions of the blocks that read or store any of some values."""
     return {
         at
         for at, node in enumerate(graph.nodes)
-        if isinstance(node, BlockGraph) and moved & {*node.sources, *node.results}
+        if isinstance(node, BlockGraph) and values & {*node.sources, *node.results}
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -231,7 +231,7 @@ class Space:
         """Dims that the program sums over."""
         summed = (Term.SUM, Term.CONTRACT)
         masks = [v.over for v in self.values if v.term in summed]
-        return _union(masks)
+        return union_of(masks)
 
     def folds(self, loop: str | None) -> bool:
         """Whether the program reduces a dim; so a loop over it is of use, or none."""
@@ -257,7 +257,7 @@ class Space:
     @cached_property
     def loop_dims(self) -> tuple[str, ...]:
         """Dims over which a block may iterate: those of the tensors read."""
-        return self.names(_union(self.values[i].names for i in self.loads))
+        return self.names(union_of(self.values[i].names for i in self.loads))
 
     def extent(self, dim: str, symbolic: int = 1024) -> int:
         """The extent of a dim; `symbolic` where it is not known."""
@@ -339,7 +339,8 @@ def _is_opaque(value: Value) -> bool:
     return op is not None and value.term is Term.FUNCTION and op.kind in kinds
 
 
-def _union(masks: Iterator[int] | list[int]) -> int:
+def union_of(masks: Iterable[int]) -> int:
+    """The bits of all masks."""
     total = 0
     for mask in masks:
         total |= mask

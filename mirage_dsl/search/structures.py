@@ -21,6 +21,7 @@ from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import Axis, Scalar
 from mirage_dsl.core.work import OutOfTimeError, look, until
+from mirage_dsl.ir.canonical import longer_name
 from mirage_dsl.ir.graph import (
     JOINED,
     Accumulate,
@@ -33,6 +34,7 @@ from mirage_dsl.ir.graph import (
     Split,
     Store,
 )
+from mirage_dsl.ir.walk import values_of
 from mirage_dsl.ops.definition import Operator, Term
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.rewrite.sums import Form, forms
@@ -576,9 +578,7 @@ class _Writer:
         self.configuration, self.edges = configuration, dict(edges)
         self.nodes: list[BlockNode] = []
         self.names: dict[int, str] = {}
-        program = space.program
-        self.taken = {i.name for i in program.given}
-        self.taken |= {n.result for n in program.applies}
+        self.taken = values_of(space.program)
         self.roots = [next(n for n in some if n in edges) for some in saturation.roots]
         self.fuse_sums()
 
@@ -634,11 +634,7 @@ class _Writer:
 
     def fresh(self, stem: str, number: str = "") -> str:
         """A name that nothing else has."""
-        name = stem + number
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
+        return longer_name(stem + number, self.taken)
 
     def write(self, edge: Edge) -> None:
         """Append the node of one edge."""

@@ -53,7 +53,7 @@ from mirage_dsl.core.compiled import inner, once
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.core.work import look
 from mirage_dsl.ops.definition import Term
-from mirage_dsl.search.space import Space, Value
+from mirage_dsl.search.space import Space, Value, union_of
 
 # -- Fingerprints ----------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ def folded(space: Space, index: int) -> tuple[int, int]:
     return base, over
 
 
-def word_of_step(value: Value, over: int, state: int = DONE) -> int:
+def word_of_step(value: Value, over: int, state: int) -> int:
     """What keys the function that reduces `over`, and the loop's dim as far as said."""
     text = f"{value.function} over {over}"
     return word_of(f"{text} as far as {state}" if state in (TILE, JOINED) else text)
@@ -1050,9 +1050,9 @@ class _Chooser:
         cannot be made with fewer.
         """
         inside = [v for v, n in zip(self.variables, counts, strict=True) if n]
-        used = _union(inside)
+        used = union_of(inside)
         rows = zip(self.variables, counts, self.most, strict=True)
-        blocked = _union([v for v, n, most in rows if n < most])
+        blocked = union_of([v for v, n, most in rows if n < most])
         everything = self.bound & ~blocked
         seen, work = {everything}, [everything]
         while work:
@@ -1087,7 +1087,7 @@ class _Chooser:
         for own in inside:
             shared = [g for g in groups if g & own & gone]
             groups = [g for g in groups if not g & own & gone]
-            groups.append(_union([own, *shared]))
+            groups.append(union_of([own, *shared]))
         parts: list[Part] = [[self._dims(g & ~gone)] for g in groups]
         while len(parts) > 1:
             pairs = itertools.combinations(parts, 2)
@@ -1108,7 +1108,7 @@ class _Chooser:
         return False
 
     def _dims(self, variables: int) -> int:
-        return _union([1 << self.dim[v] for v in _members(variables)])
+        return union_of([1 << self.dim[v] for v in _members(variables)])
 
 
 def some_counts(most: int) -> Sequence[int]:
@@ -1132,14 +1132,7 @@ def _place(at: int, choices: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 def _mask(variables: tuple[int, ...]) -> int:
-    return _union([1 << v for v in variables])
-
-
-def _union(masks: list[int]) -> int:
-    total = 0
-    for mask in masks:
-        total |= mask
-    return total
+    return union_of([1 << v for v in variables])
 
 
 def _members(mask: int) -> Iterator[int]:

@@ -216,12 +216,14 @@ def _steps(
             # As many bytes in flight as before.
             count = stages * loop.tile // tile
             if 2 <= count <= MOST_STAGES:
-                yield _scheduled(changed, replace(block.schedule, num_stages=count))
+                yield replace(
+                    changed, schedule=replace(block.schedule, num_stages=count)
+                )
     for schedule in _schedules_beside(facts, own):
-        yield _scheduled(block, schedule)
+        yield replace(block, schedule=schedule)
     if made is not None and loads_beside(block, made):
         for tiles in _beside_number(block.schedule.prefetch, PREFETCHED):
-            yield _scheduled(block, replace(block.schedule, prefetch=tiles))
+            yield replace(block, schedule=replace(block.schedule, prefetch=tiles))
 
 
 def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:
@@ -229,7 +231,7 @@ def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:
     warps = block.schedule.num_warps
     count = warps * 2 if larger else warps // 2
     if 1 <= count <= MOST_WARPS:
-        yield _scheduled(block, replace(block.schedule, num_warps=count))
+        yield replace(block, schedule=replace(block.schedule, num_warps=count))
 
 
 def _trades(facts: BlockFacts) -> Iterator[BlockGraph]:
@@ -315,10 +317,6 @@ def _beside_number(number: int, numbers: Sequence[int]) -> list[int]:
     return [numbers[i] for i in (at - 1, at + 1) if 0 <= i < len(numbers)]
 
 
-def _scheduled(block: BlockGraph, schedule: Schedule) -> BlockGraph:
-    return replace(block, schedule=schedule)
-
-
 def _loop_fits(block: BlockGraph) -> bool:
     """A block does not loop over less than one tile of its part."""
     return block.loop is None or all(
@@ -328,8 +326,7 @@ def _loop_fits(block: BlockGraph) -> bool:
 
 def _with_node(graph: KernelGraph, at: int, block: BlockGraph) -> KernelGraph:
     """The graph, which tells all its extents, with another block, and those of that."""
-    nodes = (*graph.nodes[:at], block, *graph.nodes[at + 1 :])
-    changed, known = replace(graph, nodes=nodes), graph.extent_of
+    changed, known = graph.with_node(at, block), graph.extent_of
     if partial_extents(block, known).items() <= known.items():
         return changed
     return with_derived_extents(changed)

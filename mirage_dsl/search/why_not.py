@@ -31,7 +31,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
-from mirage_dsl.ir.walk import map_blocks, results_of
+from mirage_dsl.ir.walk import map_blocks, results_of, values_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Term
 from mirage_dsl.rewrite.casts import insert_casts, without_casts
 from mirage_dsl.rewrite.expand import expand
@@ -285,7 +285,7 @@ def with_program_names(
             return None
         values[own.name] = twin.name
     # Other values may not take the names of the program's.
-    taken = {i.name for i in program.given} | {n.result for n in program.applies}
+    taken = values_of(program)
     for node in mugraph.nodes:
         names = results_of(node)
         values.update({n: f"{n}'" for n in names if n in taken and n not in values})

@@ -43,7 +43,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
 from math import prod
 from typing import Any, Generic, Literal, TypeVar
@@ -84,6 +83,7 @@ from mirage_dsl.ir.graph import (
     RunningMax,
     ValueNode,
     dims_of,
+    integer_of,
     stages_of,
 )
 from mirage_dsl.ir.graph import Load as BlockLoad
@@ -324,15 +324,9 @@ class _Splitter:
                 self._parts[o][index] if isinstance(o, str) and o in self._parts else o
                 for o in node.operands
             )
-            attrs = tuple(
-                (k, tuple(dims[index] if d == to else d for d in v))
-                if k == "over" and isinstance(v, tuple)
-                else (k, v)
-                for k, v in node.attrs
-            )
-            self._nodes.append(
-                replace(node, result=name, operands=operands, attrs=attrs)
-            )
+            part = replace(node, result=name, operands=operands)
+            summed = (dims[index] if d == to else d for d in node.over)
+            self._nodes.append(part.summing(tuple(summed)))
         if over:
             self._combine(node, names)
         else:
@@ -1596,7 +1590,7 @@ class _Looking:
             if not isinstance(node, Apply) or node.op not in (LESS, LESS_EQUAL):
                 continue
             (small, large), strict = node.operands, node.op is LESS
-            least, most = (_whole(o, self._extents) for o in (small, large))
+            least, most = (integer_of(o, self._extents) for o in (small, large))
             if isinstance(small, str) and most is not None:
                 low, high = found.get(small, (-MOST, MOST))
                 found[small] = low, min(high, most - strict)
@@ -1665,7 +1659,7 @@ class _Looking:
 
     def _number(self, constant: Scalar) -> Values | None:
         """A constant, if it is an integer."""
-        number = _whole(constant, self._extents)
+        number = integer_of(constant, self._extents)
         return None if number is None else np.asarray(number)
 
     # -- Where elements matter -----------------------------------------------------
@@ -1854,21 +1848,8 @@ def _operand(
 ) -> Span | None:
     if isinstance(operand, str):
         return spans.get(operand)
-    number = _whole(operand, extents)
+    number = integer_of(operand, extents)
     return None if number is None else (number, number)
-
-
-def _whole(constant: Operand, extents: Mapping[str, int | None]) -> int | None:
-    """A constant, if it is an integer at these extents."""
-    if isinstance(constant, str) or not isinstance(constant.value, Fraction):
-        return None
-    number = constant.value
-    for name, power in constant.extents:
-        extent = extents.get(name)
-        if extent is None:
-            return None
-        number *= Fraction(extent) ** power
-    return int(number) if number.denominator == 1 else None
 
 
 def _integers(node: Apply, types: Mapping[str, TensorType]) -> set[str]:
@@ -1893,7 +1874,7 @@ def _takes(
         return True
     if node.op.truth is not Truth.COMPARES:
         return False
-    numbers = [_whole(o, extents) for o in node.operands if isinstance(o, Scalar)]
+    numbers = [integer_of(o, extents) for o in node.operands if isinstance(o, Scalar)]
     fits = all(n is not None and -MOST <= n < MOST for n in numbers)
     return fits and _integers(node, types) <= found and value in node.values
 

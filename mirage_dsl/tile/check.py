@@ -18,6 +18,7 @@ from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32, i32, i64
 from mirage_dsl.ir.check import Diagnostic
 from mirage_dsl.ir.graph import Operand, dims_of
+from mirage_dsl.ir.maps import known_extents
 from mirage_dsl.ops.definition import Operator, Term, Truth
 from mirage_dsl.ops.table import EXP, OPERATORS, SUB
 from mirage_dsl.tile.program import (
@@ -750,7 +751,7 @@ class _Lanes:
     def __init__(self, view: _View) -> None:
         self.view = view
         self.fills: dict[str, _Fills] = {}
-        self.extents = {n: e for n, e in view.program.extents.items() if e is not None}
+        self.extents = known_extents(view.program.extents)
 
     def needed(self, statement: Statement) -> Iterator[tuple[str, Order, float]]:
         """Operands, axes, and what these must hold outside."""

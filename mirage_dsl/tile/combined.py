@@ -46,14 +46,12 @@ read and written are the rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Literal
 
-from mirage_dsl.core.types import Axis, Dim, Scalar, f16, f32, i8, u8
-from mirage_dsl.ir.graph import Operand, Split, grid_axes
+from mirage_dsl.core.types import Axis, Dim, f16, f32, i8, u8
+from mirage_dsl.ir.graph import Operand, Split, grid_axes, integer_of
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import (
     ADD,
@@ -319,9 +317,9 @@ class _UnpackedFinder:
     def _masked(self, made: Compute, leading: set[str]) -> Unpacked | None:
         """Half a byte: the lower one, or what a shift left."""
         value, mask = made.operands
-        if _whole(value) is not None:
+        if integer_of(value, {}) is not None:
             value, mask = mask, value
-        if _whole(mask) != 2**HALF - 1 or not isinstance(value, str):
+        if integer_of(mask, {}) != 2**HALF - 1 or not isinstance(value, str):
             return None
         inner = self._makers[value]
         if isinstance(inner, Compute) and inner.op is SHIFT_RIGHT:
@@ -353,7 +351,7 @@ class _UnpackedFinder:
     def _number(self, operand: Operand, leading: set[str]) -> int | None:
         """A constant, also one that is computed of a position that is known."""
         if not isinstance(operand, str):
-            return _whole(operand)
+            return integer_of(operand, {})
         if self._tiles[operand].axes:
             return None
         made, own = self._makers[operand], {operand}
@@ -385,7 +383,9 @@ class _UnpackedFinder:
                         return None
                     return dim if self._lanes(dim) == 2 else None
                 case Compute() if made.op is MUL:
-                    numbers = [n for o in made.operands if (n := _whole(o)) is not None]
+                    numbers = [
+                        n for o in made.operands if (n := integer_of(o, {})) is not None
+                    ]
                     names = [o for o in made.operands if isinstance(o, str)]
                     if len(names) != 1 or len(numbers) != 1:
                         return None
@@ -399,9 +399,9 @@ class _UnpackedFinder:
     def _less(self, made: Compute, leading: set[str]) -> Unpacked | None:
         """A part less a constant, in a format that holds the difference."""
         value, other = made.operands
-        if made.op is ADD and _whole(value) is not None:
+        if made.op is ADD and integer_of(value, {}) is not None:
             value, other = other, value
-        number, found = _whole(other), self._part(value, leading)
+        number, found = integer_of(other, {}), self._part(value, leading)
         dtype = made.tile.dtype
         if number is None or found is None or dtype == u8:
             return None
@@ -421,15 +421,6 @@ def _is_position(statement: Statement) -> bool:
         return False
     (dim, *others) = statement.at
     return not others and dim == dim.whole
-
-
-def _whole(operand: Operand) -> int | None:
-    """A constant that is a whole number."""
-    if not isinstance(operand, Scalar) or operand.extents:
-        return None
-    value = operand.value
-    whole = isinstance(value, Fraction) and value.denominator == 1
-    return int(value) if whole else None
 
 
 # -- Sides of products that lie in memory as one axis ----------------------------------
@@ -834,7 +825,7 @@ class _ChangeFinder:
                 continue
             if made.op is EQUAL and self._is_data(other):
                 return _Range(dim.name, str(other), None)
-            number = self._number(other)
+            number = integer_of(other, self._program.extents)
             if number is not None:
                 return _compared(dim.name, made.op, number, ahead=bool(at))
         return None
@@ -855,15 +846,6 @@ class _ChangeFinder:
             return False
         tile = self._tiles[value]
         return tile.dtype.is_integer and not tile.axes
-
-    def _number(self, value: Operand) -> int | None:
-        """The integer that an operand is, if that is known."""
-        if isinstance(value, str):
-            return None
-        extents = {n: self._program.extents.get(n) for n, _ in value.extents}
-        known = {n: e for n, e in extents.items() if e is not None}
-        number = value.at(known) if len(known) == len(extents) else math.nan
-        return int(number) if float(number).is_integer() else None
 
     def _counted(self, value: Operand) -> Dim | None:
         """The dim whose positions a value is."""

@@ -32,7 +32,7 @@ from mirage_dsl.ir.evaluate import (
     index_values,
 )
 from mirage_dsl.ir.graph import Index, Operand, dims_of
-from mirage_dsl.ir.maps import parts
+from mirage_dsl.ir.maps import known_extents, parts
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.tile.program import (
@@ -104,7 +104,7 @@ class _Evaluation(Generic[V]):
         self.program = program
         self.domain = domain
         self.arrays = NamedArrays(domain)
-        self.extents = {n: e for n, e in program.extents.items() if e is not None}
+        self.extents = known_extents(program.extents)
         self.pieces: Pieces = pieces_of(program)
         self.values: dict[str, Named[V]] = {}
         self.orders: dict[str, Order] = {}

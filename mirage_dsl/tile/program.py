@@ -63,6 +63,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.graph import Load as BlockLoad
 from mirage_dsl.ir.graph import Store as BlockStore
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Kind, Operator
 
 Order = tuple[Dim, ...]
@@ -368,11 +369,6 @@ def power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def ceil_div(a: int, b: int) -> int:
-    """The number of tiles of `b` that cover `a`."""
-    return -(-a // b)
-
-
 @dataclass(frozen=True)
 class Piece:
     """What a block sees of one dim.
@@ -528,7 +524,7 @@ def counts_down(axis: Sequence[Split], block: BlockGraph) -> bool:
 
 def _parts(split: Split, extents: Mapping[str, int | None]) -> int | None:
     extent = extents.get(split.dim)
-    return None if extent is None else ceil_div(extent, split.tile)
+    return None if extent is None else parts(extent, split.tile)
 
 
 def has_excess(
@@ -1463,7 +1459,7 @@ def loop_parts(whole: Iterable[LoopBound]) -> tuple[Part, ...]:
 def iterations(program: TileProgram) -> int:
     """How often a block iterates, where it visits all iterations."""
     span, tile = _iterated(program)
-    return ceil_div(span, tile)
+    return parts(span, tile)
 
 
 def _iterated(program: TileProgram) -> tuple[int, int]:

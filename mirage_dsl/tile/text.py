@@ -38,7 +38,7 @@ from mirage_dsl.ir.text.forms import (
     suggest,
 )
 from mirage_dsl.ir.text.parser import Resolver
-from mirage_dsl.ir.text.printer import bounds_text
+from mirage_dsl.ir.text.printer import bounds_text, schedule_words, splits_text
 from mirage_dsl.ir.text.syntax import TypeForms, grammar_beside, read_with, word
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS, SUM
@@ -156,29 +156,16 @@ def _signature(program: TileProgram) -> list[str]:
 def _block(program: TileProgram) -> Iterator[str]:
     """The splits, and the parameters that differ from the defaults."""
     if program.grid:
-        yield f"grid({_splits(program.grid)})"
+        yield f"grid({splits_text(program.grid)})"
     if program.loop is not None:
-        yield f"loop({_splits((program.loop,))})"
+        yield f"loop({splits_text((program.loop,))})"
         if program.bounds:
             yield bounds_text(program.bounds, program.loop.dim)
         if program.whole:
             yield bounds_text(program.whole, program.loop.dim, "whole")
     if program.within_grid:
         yield "within_grid(true)"
-    default = Schedule()
-    for field in fields(Schedule):
-        value = getattr(program.schedule, field.name)
-        if value != getattr(default, field.name):
-            shown = str(value).lower() if isinstance(value, bool) else str(value)
-            yield f"{field.name}({shown})"
-
-
-def _splits(splits: Iterable[Split]) -> str:
-    found = ""
-    for split in splits:
-        sign = "" if not found else " & " if split.beside else ", "
-        found += f"{sign}{split.dim} / {split.tile}"
-    return found
+    yield from schedule_words(program.schedule)
 
 
 # -- Statements ------------------------------------------------------------------------

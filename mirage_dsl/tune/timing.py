@@ -125,7 +125,6 @@ def time_call(
     inputs: Sequence[torch.Tensor],
     *,
     cold: bool = True,
-    replays: int = REPLAYS,
 ) -> Time:
     """Time `call(*inputs)` on the current device.
 
@@ -133,10 +132,8 @@ def time_call(
         call: Only launches kernels, so that a CUDA graph can capture it.
         inputs: CUDA tensors.
         cold: Rotate over copies of the inputs that exceed the L2 cache.
-        replays: How often the chain is repeated.
     """
-    sets = rotating(inputs) if cold else [tuple(inputs)]
-    return time_sets(call, sets, replays=replays)
+    return time_sets(call, rotating(inputs) if cold else [tuple(inputs)])
 
 
 def time_sets(
@@ -350,12 +347,10 @@ def _random_inputs(graph: KernelGraph) -> list[Any]:
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(0)
-    extents = graph.extent_of
+    extents = {name: extent or 1 for name, extent in graph.extents}
     tensors: list[Any] = []
     for item in graph.inputs:
-        shape = [
-            math.prod(extents[d.name] or 1 for d in axis) for axis in item.type.axes
-        ]
+        shape = item.type.shape_at(extents)
         dtype = getattr(torch, item.type.dtype.long_name)
         random = torch.rand(shape, generator=generator, device="cuda") * 0.1 + 0.01
         order = item.type.order

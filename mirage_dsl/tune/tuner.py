@@ -898,7 +898,7 @@ def allowed_tf32() -> Tf32:
 def input_spec(item: Input, program: KernelGraph) -> InputSpec:
     """Shape and strides as the type tells; elements so that products stay in range."""
     sizes = {d.name: program.extent_of[d.name] or 1 for d in item.type.dims}
-    shape = tuple(math.prod(sizes[d.name] for d in axis) for axis in item.type.axes)
+    shape = item.type.shape_at(sizes)
     strides = packed(shape, item.type.order)
     summed = {
         name

@@ -248,6 +248,16 @@ def mirrored(value: Residue) -> Residue:
     return Residue(value.parts, flags, value.positive)
 
 
+def _chosen(
+    take: NDArray[np.bool_], a: Residue, b: Residue
+) -> tuple[IntArray | None, ...]:
+    """The components of `a` where `take`, else those of `b`."""
+    return tuple(
+        None if x is None or y is None else np.where(take, x, y)
+        for x, y in zip(a.parts, b.parts, strict=True)
+    )
+
+
 def section(value: Residue, axis: int, start: int, stop: int) -> Residue:
     """The elements from `start` to before `stop` along an axis."""
     place = (slice(None),) * (axis + 1) + (slice(start, stop),)
@@ -500,10 +510,7 @@ class ResidueAlgebra:
     ) -> Residue:
         """`a` where `take`, else `b`; touched wherever the choice is."""
         self.choices += not all_fixed(keyed_on)
-        parts = tuple(
-            None if x is None or y is None else np.where(take, x, y)
-            for x, y in zip(a.parts, b.parts, strict=True)
-        )
+        parts = _chosen(take, a, b)
         if all(v.flags is None for v in (a, b, *keyed_on)):
             return Residue(parts)
         shape = parts[-1].shape  # pyright: ignore[reportOptionalMemberAccess]
@@ -635,6 +642,15 @@ class ResidueAlgebra:
         tops = [v.top for v in operands]
         return hashed(name, self.trials.keys, tops)
 
+    def _components(self, state: Hash) -> list[IntArray]:
+        """Random residues that follow from a hash, one of each field."""
+        parts: list[IntArray] = []
+        for i in range(self.trials.fields):
+            state = mixed(state + np.uint64(i + 1))
+            drawn = (state >> np.uint64(2)).astype(np.int64)
+            parts.append(drawn % self.prime(i, state.ndim - 1))
+        return parts
+
     def _oracle_flags(
         self, operands: Sequence[Residue], shape: tuple[int, ...]
     ) -> FlagArray | None:
@@ -652,11 +668,7 @@ class ResidueAlgebra:
         """
         operands = align(*operands)
         state = self._hash(name, operands)
-        parts: list[IntArray] = []
-        for i in range(self.trials.fields):
-            state = mixed(state + np.uint64(i + 1))
-            drawn = (state >> np.uint64(2)).astype(np.int64)
-            parts.append(drawn % self.prime(i, state.ndim - 1))
+        parts = self._components(state)
         for at, value in known_values(name) if len(operands) == 1 else ():
             there = operands[0].top == at
             parts = [
@@ -681,11 +693,7 @@ class ResidueAlgebra:
             state = mixed(state ^ _digest(operand.top))
         spread = state.reshape((-1,) + (1,) * index.ndim)
         drawn = mixed(spread ^ mixed(index.astype(np.uint64))[None])
-        parts: list[IntArray] = []
-        for i in range(self.trials.fields):
-            drawn = mixed(drawn + np.uint64(i + 1))
-            part = (drawn >> np.uint64(2)).astype(np.int64)
-            parts.append(part % self.prime(i, index.ndim))
+        parts = self._components(drawn)
         return Residue(tuple(parts), self._whole_flags(operands, drawn.shape))
 
     def _whole_flags(
@@ -950,8 +958,7 @@ class ResidueDomain:
 
     def take(self, value: Residue, axis: int, start: int, stop: int) -> Residue:
         """A range along an axis."""
-        place = (slice(None),) * (axis + 1) + (slice(start, stop),)
-        return value.each(lambda a: a[place])
+        return section(value, axis, start, stop)
 
     def pad(self, value: Residue, axis: int, count: int) -> Residue:
         """Random elements, so that a mask forgotten anywhere shows."""
@@ -983,10 +990,7 @@ class ResidueDomain:
             found = np.where(inside, value.exact, other.exact)
             return self.algebra.whole(found, fixed=value.fixed)
         noise = self.algebra.uniform(self.shape(value))
-        parts = tuple(
-            None if a is None or b is None else np.where(inside, a, b)
-            for a, b in zip(value.parts, noise.parts, strict=True)
-        )
+        parts = _chosen(inside, value, noise)
         flags = None if value.flags is None else np.where(inside, value.flags, 0)
         return Residue(parts, flags)
 
@@ -1001,10 +1005,7 @@ class ResidueDomain:
         other = self.algebra.constant(scalar(fill)).each(
             lambda a: a.reshape((-1,) + (1,) * rank)
         )
-        parts = tuple(
-            None if a is None or b is None else np.where(keep, a, b)
-            for a, b in zip(value.parts, other.parts, strict=True)
-        )
+        parts = _chosen(keep, value, other)
         if other.flags is None and value.flags is None:
             return Residue(parts)
         flags = np.where(keep, value.all_flags(), other.all_flags())

@@ -32,6 +32,7 @@ from mirage_dsl.ir.graph import (
     KernelNode,
     LoopBound,
     Operand,
+    integer_of,
 )
 from mirage_dsl.ir.walk import map_blocks, map_nodes
 from mirage_dsl.ops.definition import Kind, Term, Truth
@@ -159,11 +160,8 @@ def _settling(block: BlockGraph) -> Iterator[LoopBound]:
 
 def _literal(operand: Operand) -> Fraction | None:
     """The integer that an operand is; None for what is none, or follows extents."""
-    if isinstance(operand, str) or operand.extents:
-        return None
-    value = operand.value
-    whole = isinstance(value, Fraction) and value.denominator == 1
-    return Fraction(value) if whole else None
+    number = integer_of(operand, {})
+    return None if number is None else Fraction(number)
 
 
 def brought_together(numbers: Iterable[Fraction], most: int) -> Numbers:

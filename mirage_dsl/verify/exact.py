@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.errors import MirageError, UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, scalar
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.evaluate import evaluate
+from mirage_dsl.ir.evaluate import ArrayDomain, evaluate
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ops.definition import Axes, Numbers, Operator
 from mirage_dsl.ops.makers import known_values
@@ -661,14 +661,11 @@ class ExactAlgebra:
         return self.ring.total(chosen)
 
 
-class ExactDomain:
+class ExactDomain(ArrayDomain):
     """`Domain` over normal forms: operators by their rows' field semantics."""
 
     def __init__(self, algebra: ExactAlgebra) -> None:
         self.algebra = algebra
-
-    def shape(self, value: Values) -> tuple[int, ...]:
-        return value.shape
 
     def constant(self, number: Scalar, extents: Mapping[str, int]) -> Values:
         return self.algebra.constant(number, extents)
@@ -714,16 +711,6 @@ class ExactDomain:
         """The value itself: nothing is rounded."""
         return value
 
-    def transpose(self, value: Values, order: tuple[int, ...]) -> Values:
-        return value.transpose(order)
-
-    def reshape(self, value: Values, shape: tuple[int, ...]) -> Values:
-        return value.reshape(shape)
-
-    def take(self, value: Values, axis: int, start: int, stop: int) -> Values:
-        place = (slice(None),) * axis + (slice(start, stop),)
-        return value[place]
-
     def pad(self, value: Values, axis: int, count: int) -> Values:
         """Unknowns, so that a mask forgotten anywhere shows."""
         shape = (*value.shape[:axis], count, *value.shape[axis + 1 :])
@@ -746,9 +733,6 @@ class ExactDomain:
     ) -> Values:
         """Refused: which element it is, is not known."""
         raise UnsupportedError(f"{op.name}: indices that are data are not decided")
-
-    def concat(self, values: Sequence[Values], axis: int) -> Values:
-        return np.concatenate(list(values), axis)
 
 
 def ring_equality(ring: Ring) -> Callable[[Element, Element], bool]:

@@ -65,18 +65,23 @@ def _product(a, b, p):
     return r
 
 
+@once
+def _raised(a, b, p):
+    result = np.int64(1)
+    while b > 0:
+        if b & 1:
+            result = _product(result, a, p)
+        a = _product(a, a, p)
+        b >>= 1
+    return result
+
+
 def _elementwise(operation, a, b, p):
     """What the public functions below do with one element."""
     if operation == _MULTIPLY:
         return _product(a, b, p)
     if operation == _POWER:
-        result = np.int64(1)
-        while b > 0:
-            if b & 1:
-                result = _product(result, a, p)
-            a = _product(a, a, p)
-            b >>= 1
-        return result
+        return _raised(a, b, p)
     state = np.uint64(a) + np.uint64(b) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -131,12 +136,7 @@ def _inverses(a, p, out):
         out[i] = total
         if a[i] != 0:
             total = _product(total, a[i], p)
-    left, power, inverted = p - 2, total, np.int64(1)
-    while left > 0:
-        if left & 1:
-            inverted = _product(inverted, power, p)
-        power = _product(power, power, p)
-        left >>= 1
+    inverted = _raised(total, p - 2, p)
     for i in range(len(a) - 1, -1, -1):
         if a[i] == 0:
             out[i] = 0

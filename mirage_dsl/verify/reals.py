@@ -43,6 +43,7 @@ from mirage_dsl.ir.evaluate import (
     evaluate,
     evaluate_numpy,
     numpy_dtype,
+    of_rank,
     stand_in,
 )
 from mirage_dsl.ir.graph import Apply, KernelGraph
@@ -80,7 +81,7 @@ class RunsDomain(NumpyDomain):
     def elementwise(self, op: Operator, operands: Sequence[Array]) -> Array:
         """Numbers go with arrays of any rank."""
         rank = max(v.ndim for v in operands)
-        aligned = [v.reshape(v.shape + (1,) * (rank - v.ndim)) for v in operands]
+        aligned = [of_rank(v, rank) for v in operands]
         return super().elementwise(op, aligned)
 
     def reduce(self, op: Operator, value: Array, axes: tuple[int, ...]) -> Array:
@@ -483,8 +484,7 @@ class _Watching(RunsDomain):
         found = super().elementwise(op, operands)
         if np.isfinite(found).all():
             return found
-        rank = found.ndim
-        aligned = [v.reshape(v.shape + (1,) * (rank - v.ndim)) for v in operands]
+        aligned = [of_rank(v, found.ndim) for v in operands]
         finite = reduce(np.logical_and, (np.isfinite(v) for v in aligned))
         nowhere_zero = reduce(np.logical_and, (v != 0 for v in aligned))
         self._note(self.undefined, np.isnan(found) & finite)

@@ -67,6 +67,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types, kernel_types, operand_axes
 from mirage_dsl.ir.maps import (
     iterations,
+    known_extents,
     loops_inside_grid,
     partial_base,
     products,
@@ -909,7 +910,7 @@ class _Side:
         self, graph: KernelGraph, axes: list[list[IntArray]], thinning: Thinning
     ) -> None:
         self.graph, self.axes = graph, axes
-        self.extents = {n: e for n, e in graph.extents if e is not None}
+        self.extents = known_extents(graph.extent_of)
         self.types = kernel_types(graph)
         regions: list[Region] = []
         for item, indices in zip(graph.returns, axes, strict=True):

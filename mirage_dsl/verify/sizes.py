@@ -48,6 +48,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import kernel_types, library_dims
 from mirage_dsl.ir.maps import (
     derived_extents,
+    known_extents,
     loops_inside_grid,
     partial_base,
     products,
@@ -453,7 +454,7 @@ class Shrunk:
     def sizes(self) -> dict[str, int]:
         """Extents of the program's dims, then of the candidate's own."""
         both = {**self.candidate.extent_of, **self.program.extent_of}
-        return {n: e for n, e in both.items() if e is not None}
+        return known_extents(both)
 
 
 def shrink(
@@ -488,15 +489,7 @@ def shrink(
 
 def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
     """The shape in which a caller passes an input."""
-    shape: list[int] = []
-    for axis in item.type.axes:
-        extent = 1
-        for dim in axis:
-            known = graph.extent_of[dim.name]
-            assert known is not None, dim
-            extent *= known
-        shape.append(extent)
-    return tuple(shape)
+    return item.type.shape_at(known_extents(graph.extent_of))
 
 
 class _Shrinking:

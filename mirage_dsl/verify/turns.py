@@ -26,6 +26,7 @@ from mirage_dsl.core.types import Dim, MemorySpace, Scalar, flat_type, i64
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return
 from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.maps import known_extents
 from mirage_dsl.ir.walk import without_dead
 from mirage_dsl.ops.definition import Kind
 
@@ -42,7 +43,7 @@ _INFINITE = 2.0**1000
 
 @lru_cache(maxsize=16)
 def turning_points(
-    program: KernelGraph, count: int, seed: int, dims: frozenset[str] = frozenset()
+    program: KernelGraph, count: int, seed: int, dims: frozenset[str]
 ) -> tuple[Point, ...]:
     """At most so many points, as many at random as beside turns.
 
@@ -52,7 +53,7 @@ def turning_points(
         seed: What random choices follow from.
         dims: Those of which there is an index too, a random one.
     """
-    extents = {n: e for n, e in program.extents if e is not None}
+    extents = known_extents(program.extent_of)
     counted = {d.name: extents[d.name] for i in program.indices for d in i.axis}
     counted |= {name: extents[name] for name in sorted(dims)}
     rng = np.random.default_rng([seed, 34])

@@ -38,7 +38,7 @@ from mirage_dsl.ir.graph import (
     partial_dim,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.maps import derived_extents, iterations, piece_extent
+from mirage_dsl.ir.maps import derived_extents, iterations, known_extents, piece_extent
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.rewrite.loops import unproven
@@ -443,7 +443,7 @@ class _SectionTask:
 
 
 def as_far_as_verified(
-    candidate: KernelGraph, program: KernelGraph, *, seed: int = 0
+    candidate: KernelGraph, program: KernelGraph, *, seed: int
 ) -> KernelGraph | None:
     """A candidate with the program's nodes where it is not known to be right.
 
@@ -874,7 +874,7 @@ def _multiplied_out(shrunk: Shrunk, terms: int) -> int:
 def _factors(graph: KernelGraph) -> int:
     """How many factors products over dims have at most, one within the other."""
     types, extents = kernel_types(graph), derived_extents(graph, graph.extent_of)
-    sizes = {d: n for d, n in extents.items() if n is not None}
+    sizes = known_extents(extents)
     count = 1
     for node in graph.nodes:
         if isinstance(node, Apply):

@@ -16,8 +16,6 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import mirage_dsl as mirage
 from mirage_dsl.api import kernel as bound_kernel
@@ -38,6 +36,7 @@ from mirage_dsl.ir.text.parser import parse
 from tests.backends.driver import Driver
 from tests.backends.running import random_inputs
 from tests.programs import mugraphs
+from tests.programs.modes import Calling, Watching
 
 
 def tensors(rows: int = 8) -> list[torch.Tensor]:
@@ -472,20 +471,6 @@ def test_other_tensors_are_left_alone(driver: Driver) -> None:
 
 class OwnTensor(torch.Tensor):
     pass
-
-
-class Watching(TorchDispatchMode):
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-class Calling(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("all_at_once", [True, False])

@@ -9,6 +9,7 @@ import pytest
 
 from mirage_dsl.core import processes
 from mirage_dsl.core.processes import Helper, Spares
+from tests.core.ending import ends
 
 WITH_A_CHILD = """
 import os, sys, time
@@ -30,20 +31,7 @@ def test_children_end_with_their_helper(tmp_path: Path) -> None:
     started = time.monotonic()
     assert helper.stop() < 0
     assert time.monotonic() - started < 5.0
-    assert _ends(child)
-
-
-def _ends(process: int) -> bool:
-    """Whether a process ends soon; as no child of ours it cannot be waited for."""
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2]
-        except FileNotFoundError:
-            return True
-        if state.split()[0] == "Z":
-            return True
-        time.sleep(0.05)
-    return False
+    assert ends(child)
 
 
 BUSY = """
@@ -76,7 +64,7 @@ def test_a_helper_ends_with_its_owner_whatever_it_does(tmp_path: Path) -> None:
     assert helper.receive() == process
     given_up(helper)
     try:
-        assert _ends(process)
+        assert ends(process)
     finally:
         helper.stop()
 

@@ -25,6 +25,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
+from tests.end_to_end.tracing import traced
 
 Function = Callable[..., Any]
 SEEDS = range(20)
@@ -344,14 +345,6 @@ SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
     "windows": (windows, [normal(4, 1000)], 1),
     "windows of planes": (windows_of_planes, [normal(3, 40, 64)], 1),
 }
-
-
-def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
-    names = (str(t.dtype).removeprefix("torch.") for t in tensors)
-    specs = [
-        mirage.spec(tuple(t.shape), n) for t, n in zip(tensors, names, strict=True)
-    ]
-    return mirage.kernel(function).trace(*specs)
 
 
 def test_windows_are_what_pytorch_pools() -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import MirageError
-from mirage_dsl.ir.graph import KernelGraph
+from tests.end_to_end.tracing import traced
 
 Function = Callable[..., Any]
 EXPERTS, TOKENS, HIDDEN, TAKEN = 4, 6, 8, 2
@@ -131,14 +131,6 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "one hot": (lambda i: F.one_hot(i, 5), [CHOSEN]),
     "a mask that is written twice": (written_twice, [X]),
 }
-
-
-def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
-    names = (str(t.dtype).removeprefix("torch.") for t in tensors)
-    specs = [
-        mirage.spec(tuple(t.shape), n) for t, n in zip(tensors, names, strict=True)
-    ]
-    return mirage.kernel(function).trace(*specs)
 
 
 @pytest.mark.parametrize("name", CASES)

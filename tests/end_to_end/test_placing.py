@@ -18,6 +18,7 @@ from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_on
 from mirage_dsl.core.errors import MirageError, ShapeError
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
+from tests.end_to_end.tracing import traced
 
 Function = Callable[..., Any]
 SEEDS = range(20)
@@ -126,14 +127,6 @@ def test_as_pytorch(name: str) -> None:
     function, tensors = CASES[name]
     found, expected = mirage.kernel(function)(*tensors), function(*tensors)
     torch.testing.assert_close(found, expected)
-
-
-def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
-    names = (str(t.dtype).removeprefix("torch.") for t in tensors)
-    specs = [
-        mirage.spec(tuple(t.shape), n) for t, n in zip(tensors, names, strict=True)
-    ]
-    return mirage.kernel(function).trace(*specs)
 
 
 @pytest.mark.sample(1)

@@ -14,6 +14,7 @@ from mirage_dsl.core.errors import MirageError
 from mirage_dsl.ir.analysis.integers import Limit, index_limits
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
+from tests.end_to_end.tracing import traced
 
 Function = Callable[..., Any]
 SEEDS = range(20)
@@ -172,14 +173,6 @@ def test_what_is_around_a_largest_element_is_fused() -> None:
     assert best.mugraph.blocks
     found = TritonExecutable(best.mugraph, interpret=True)(X, PLACES, ROWS)[0]
     torch.testing.assert_close(found, function(X, PLACES, ROWS))
-
-
-def traced(function: Function, tensors: list[torch.Tensor]) -> KernelGraph:
-    names = (str(t.dtype).removeprefix("torch.") for t in tensors)
-    specs = [
-        mirage.spec(tuple(t.shape), n) for t, n in zip(tensors, names, strict=True)
-    ]
-    return mirage.kernel(function).trace(*specs)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -14,12 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F  # noqa: N812
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import mirage_dsl as mirage
 from mirage_dsl.core.errors import TraceError, UnsupportedError
 from mirage_dsl.core.modes import in_mode
+from tests.programs.modes import Calling, Watching
 
 # Importing forward-mode AD and `torch.jit.trace` warn of themselves.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -29,20 +28,6 @@ X, W = torch.randn(4, 8), torch.randn(8, 4)
 
 def product(x: Any, w: Any) -> Any:
     return x @ w
-
-
-class Watching(TorchDispatchMode):
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-class Calling(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
 
 
 def within(mode: Callable[[], Any], call: Callable[..., Any]) -> Any:

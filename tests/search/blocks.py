@@ -163,6 +163,17 @@ def lora(b: int) -> KernelGraph:
 
 ATTENTION = {"q": tensor("z m d"), "k": tensor("z d n"), "v": tensor("z n e")}
 
+SAFE_ATTENTION = (
+    op("s", "matmul", "q", "k", over="d"),
+    op("h", "rowshift", "s", over="n"),
+    op("f", "sub", "s", "h"),
+    op("e", "exp", "f"),
+    op("l", "sum", "e", over="n"),
+    op("p", "div", "e", "l"),
+    op("o", "matmul", "p", "v", over="n"),
+)
+"""The operators of attention, with a shift."""
+
 
 def attention(b: int, rows: int = 64, step: int = 128) -> KernelGraph:
     """Numerator and denominator accumulate over the keys."""

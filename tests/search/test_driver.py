@@ -36,18 +36,11 @@ from tests.search.blocks import op, tensor
 
 
 def safe_attention() -> KernelGraph:
-    nodes = (
-        op("s", "matmul", "q", "k", over="d"),
-        op("h", "rowshift", "s", over="n"),
-        op("f", "sub", "s", "h"),
-        op("e", "exp", "f"),
-        op("l", "sum", "e", over="n"),
-        op("p", "div", "e", "l"),
-        op("o", "matmul", "p", "v", over="n"),
-    )
     out = {"o": tensor("z m e")}
     sizes = {"z": 2, "m": 256, "d": 64, "n": 4096, "e": 64}
-    return blocks.graph("attention", blocks.ATTENTION, nodes, out, **sizes)
+    return blocks.graph(
+        "attention", blocks.ATTENTION, blocks.SAFE_ATTENTION, out, **sizes
+    )
 
 
 PROGRAMS: dict[str, tuple[Callable[[], KernelGraph], float]] = {

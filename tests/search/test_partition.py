@@ -47,18 +47,16 @@ def concat(result: str, first: str, second: str, dims: str, to: str) -> Apply:
 
 
 def attention() -> KernelGraph:
-    nodes = (
-        op("s", "matmul", "q", "k", over="d"),
-        op("h", "rowshift", "s", over="n"),
-        op("f", "sub", "s", "h"),
-        op("e", "exp", "f"),
-        op("l", "sum", "e", over="n"),
-        op("p", "div", "e", "l"),
-        op("o", "matmul", "p", "v", over="n"),
-    )
     inputs = {"q": tensor("m d"), "k": tensor("n d"), "v": tensor("n c")}
     return blocks.graph(
-        "attention", inputs, nodes, {"o": tensor("m c")}, m=5, d=4, n=6, c=3
+        "attention",
+        inputs,
+        blocks.SAFE_ATTENTION,
+        {"o": tensor("m c")},
+        m=5,
+        d=4,
+        n=6,
+        c=3,
     )
 
 

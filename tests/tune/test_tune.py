@@ -24,6 +24,7 @@ from mirage_dsl.tune.measure import (
     Timing,
     Tuner,
 )
+from tests.core.ending import ends
 from tests.programs import mugraphs
 from tests.tune.trials import GRAPH, INPUTS
 
@@ -48,15 +49,7 @@ worker.main(["1"])
 def _ends(helper: Helper, child: int) -> bool:
     """Whether a child ends once its helper's owner is gone: the pipe is closed."""
     vars(helper)["_process"].stdin.close()
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2]
-        except FileNotFoundError:
-            return True
-        if state.split()[0] == "Z":
-            return True
-        time.sleep(0.05)
-    return False
+    return ends(child)
 
 
 def test_compilations_end_with_the_owner(tmp_path: Path) -> None:

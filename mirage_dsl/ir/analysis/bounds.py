@@ -643,10 +643,10 @@ class Walk:
         if isinstance(operand, str):
             return self.bounds[operand]
         assert isinstance(operand, Scalar)
-        known = {n: self.extents.get(n) for n, _ in operand.extents}
-        sizes = {n: e for n, e in known.items() if e is not None}
-        value = operand.at(sizes) if len(sizes) == len(known) else math.inf
-        return constant(value) if math.isfinite(value) else UNKNOWN
+        value = operand.known_at(self.extents)
+        if value is None or not math.isfinite(value):
+            return UNKNOWN
+        return constant(value)
 
     def count(self, names: Iterable[str]) -> float:
         """How many elements some dims have together, at most."""
@@ -710,7 +710,6 @@ class GraphBounds:
     """
 
     def __init__(self, graph: KernelGraph) -> None:
-        self._graph = graph
         self._types = kernel_types(graph)
         self._extents = derived_extents(graph, graph.extent_of)
         self.kernel: dict[str, Bound] = {}

@@ -32,6 +32,7 @@ from mirage_dsl.ir.graph import (
     Load,
     Operand,
     Store,
+    integer_of,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents
@@ -664,9 +665,9 @@ class _Limits:
         self, level: int, op: Operator, operands: Sequence[Operand], limit: Limit
     ) -> None:
         """Where one operand is a number that is known."""
-        value, number = operands[0], self._number(operands[-1])
+        value, number = operands[0], integer_of(operands[-1], self._extents)
         if op is MUL and number is None:
-            value, number = operands[-1], self._number(operands[0])
+            value, number = operands[-1], integer_of(operands[0], self._extents)
         if number is None or (number <= 0 and op not in (MAXIMUM, MINIMUM)):
             for operand in operands:
                 self._hold(level, operand, limit)
@@ -710,7 +711,7 @@ class _Limits:
 
     def _range(self, level: int, value: Operand) -> tuple[int, int] | None:
         """The least and the largest that a value can be, where that is known."""
-        number = self._number(value)
+        number = integer_of(value, self._extents)
         if number is not None:
             return number, number
         if isinstance(value, Scalar):
@@ -722,7 +723,7 @@ class _Limits:
             return self._range(0, node.source)
         if not isinstance(node, Apply):
             return None
-        last = self._number(node.operands[-1])
+        last = integer_of(node.operands[-1], self._extents)
         if node.op is REMAINDER and last is not None and last > 0:
             return 0, last - 1
         if node.op is BIT_AND and last is not None and last >= 0:
@@ -749,15 +750,6 @@ class _Limits:
             return found[0][0] - found[1][1], found[0][1] - found[1][0]
         ends = [a * b for a in found[0] for b in found[1]]
         return min(ends), max(ends)
-
-    def _number(self, operand: Operand) -> int | None:
-        """The integer that an operand is, at these extents."""
-        if isinstance(operand, str):
-            return None
-        extents = {name: self._extents.get(name) for name, _ in operand.extents}
-        known = {name: e for name, e in extents.items() if e is not None}
-        value = operand.at(known) if len(known) == len(extents) else math.inf
-        return int(value) if float(value).is_integer() else None
 
 
 def _levels(graph: KernelGraph) -> Iterator[tuple[int, BlockNode]]:
@@ -795,8 +787,8 @@ def any_integers(
 def of_words(
     dtype: DType,
     words: NDArray[np.int64],
-    limit: Limit | None = None,
-    turns: Turns = (),
+    limit: Limit | None,
+    turns: Turns,
 ) -> NDArray[Any]:
     """A number of a format for each random number from 0 on.
 

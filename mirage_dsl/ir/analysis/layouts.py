@@ -27,7 +27,13 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.infer import operand_axes
-from mirage_dsl.ir.maps import grid_parts, iterations, partial_base
+from mirage_dsl.ir.maps import (
+    Extents,
+    grid_parts,
+    iterations,
+    known_extents,
+    partial_base,
+)
 from mirage_dsl.ir.walk import makers, read_by, users
 from mirage_dsl.ops.definition import Kind
 
@@ -70,7 +76,7 @@ def places(
     extents: Mapping[str, int | None],
 ) -> dict[str, Place]:
     """The places of all values that are made inside of a concatenation."""
-    sizes = {name: extent for name, extent in extents.items() if extent is not None}
+    sizes = known_extents(extents)
     made = {result for block in graph.blocks for result in block.results}
     taken = {r.value for r in graph.returns}
     candidates: dict[str, tuple[Apply, int]] = {}
@@ -110,7 +116,7 @@ def copied_parts(node: Apply, places: Mapping[str, Place]) -> Iterator[int]:
 
 def _is_simple(kind: TensorType) -> bool:
     """One dim for each axis, row-major."""
-    return kind.layout is None and all(len(axis) == 1 for axis in kind.axes)
+    return kind.layout is None and kind.is_flat
 
 
 def _place(
@@ -398,8 +404,6 @@ def single_elements(
 MemoryOrder = tuple[str, ...]
 """Dims from the slowest to the fastest in memory."""
 
-Extents = Mapping[str, int | None]
-
 
 def with_channels_last(
     graph: KernelGraph, types: Mapping[str, TensorType]
@@ -660,8 +664,7 @@ class _Unseen:
 
     def _is_simple(self, value: str) -> bool:
         """Whether axes of one dim each may be in any order for all who read them."""
-        kind = self._types[value]
-        simple = kind.layout is None and all(len(axis) == 1 for axis in kind.axes)
+        simple = _is_simple(self._types[value])
         return simple and all(map(self._reads_any, self._readers[value]))
 
     def _reads_any(self, node: Apply | BlockGraph) -> bool:
@@ -810,7 +813,7 @@ def _order(
     extents: Extents,
 ) -> Order:
     usual = _parts_first(store, block)
-    sizes = {n: e for n, e in extents.items() if e is not None}
+    sizes = known_extents(extents)
     readers = _readers(store.result, graph)
     if readers is None or len(store.axes) > MOST_AXES:
         return usual

@@ -30,6 +30,7 @@ from mirage_dsl.core.types import (
     axis_text,
     bounded,
     dtype_named,
+    extent_scalar,
     is_name,
     parse_scalar,
 )
@@ -294,8 +295,7 @@ def same_type(stated: TensorType, inferred: TensorType, *, ordered: bool) -> boo
         return False
     if ordered:
         return stated.axes == inferred.axes
-    single = all(len(axis) == 1 for axis in stated.axes)
-    return single and sorted(stated.dims) == sorted(inferred.dims)
+    return stated.is_flat and sorted(stated.dims) == sorted(inferred.dims)
 
 
 def shown(type_: TensorType) -> str:
@@ -432,7 +432,7 @@ class Scope:
             case NameForm():
                 text = form.name.text
                 if text not in self.types and self.resolver.is_dim(text):
-                    return Scalar(Fraction(1), ((text, 1),))
+                    return extent_scalar(text)
                 return self.lookup(form.name)
             case ConstantForm():
                 return self.resolver.constant(form.text, self.types)
@@ -557,7 +557,7 @@ class Scope:
         """The product or quotient of two constants."""
         factor = b if op.term is Term.MUL else None
         if op.term is Term.DIV and b.value and isinstance(b.value, Fraction):
-            factor = Scalar(1 / b.value, tuple((n, -p) for n, p in b.extents))
+            factor = b.inverse
         if factor is not None:
             try:
                 return bounded(a.times(factor))

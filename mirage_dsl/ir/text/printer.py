@@ -111,15 +111,14 @@ def block_header(block: BlockGraph) -> str:
     """How a block is split and lowered: `block grid(m / 64) loop(k / 32)`."""
     words = ["block"]
     if block.grid:
-        axes = (" & ".join(map(_split, axis)) for axis in block.axes)
-        words.append(f"grid({', '.join(axes)})")
+        words.append(f"grid({splits_text(block.grid)})")
     if block.loop is not None:
-        words.append(f"loop({_split(block.loop)})")
+        words.append(f"loop({splits_text((block.loop,))})")
     if block.bounds and block.loop is not None:
         words.append(bounds_text(block.bounds, block.loop.dim))
     if block.settled and block.loop is not None:
         words.append(settled_text(block.settled, block.loop.dim))
-    words += _schedule(block.schedule)
+    words += schedule_words(block.schedule)
     return " ".join(words)
 
 
@@ -150,11 +149,16 @@ def settled_text(settled: Iterable[Settled], dim: str) -> str:
     return f"settled({', '.join(shown)})"
 
 
-def _split(split: Split) -> str:
-    return f"{split.dim} / {split.tile}"
+def splits_text(splits: Iterable[Split]) -> str:
+    """`m / 64, n / 32 & k / 32`: those beside each other number the same blocks."""
+    found = ""
+    for split in splits:
+        sign = "" if not found else " & " if split.beside else ", "
+        found += f"{sign}{split.dim} / {split.tile}"
+    return found
 
 
-def _schedule(schedule: Schedule) -> Iterable[str]:
+def schedule_words(schedule: Schedule) -> Iterable[str]:
     """The parameters that differ from the defaults."""
     default = Schedule()
     for field in fields(Schedule):

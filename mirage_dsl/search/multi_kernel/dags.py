@@ -70,7 +70,7 @@ class Dag:
 
 
 def cheap_dags(
-    u: LayeredGraph, *, seed: int = 0, patience: int = 32, budget: Budget = UNLIMITED
+    u: LayeredGraph, *, seed: int, patience: int = 32, budget: Budget
 ) -> list[Dag]:
     """Different DAGs, cheapest first; ends after so many restarts without a better."""
     classes, users = _class_records(u)

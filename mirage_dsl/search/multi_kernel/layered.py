@@ -28,7 +28,7 @@ from mirage_dsl.core.hardware import SECTOR, Hardware
 from mirage_dsl.core.types import TensorType
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.search.budget import UNLIMITED, Budget
+from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.closure import (
     AFTER,
     BEFORE,
@@ -299,8 +299,8 @@ def closures(
     found: Candidates,
     w: Workspace,
     *,
-    seed: int = 0,
-    budget: Budget = UNLIMITED,
+    seed: int,
+    budget: Budget,
 ) -> Iterator[Closure]:
     """The closures of all loop choices, until the budget is used up.
 
@@ -663,7 +663,7 @@ def layered_graph(
     calls: Sequence[LibraryChoice],
     layers: int,
     launch_us: float,
-    views: Sequence[tuple[str, str]] = (),
+    views: Sequence[tuple[str, str]],
 ) -> LayeredGraph | None:
     """The graph of all programs of at most `layers` layers; None if there is none.
 

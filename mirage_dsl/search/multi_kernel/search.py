@@ -329,8 +329,7 @@ def _joined(block: BlockGraph, joining: Joining) -> BlockGraph:
             nodes.append(replace(node, axes=joining.axes(node.axes)))
         elif isinstance(node, Apply) and node.over:
             over = joining.over(node.over, gridded)
-            attrs = tuple((k, over if k == "over" else v) for k, v in node.attrs)
-            nodes.append(replace(node, attrs=attrs))
+            nodes.append(node.summing(over))
         else:
             nodes.append(node)
     return BlockGraph(grid, loop, tuple(nodes))
@@ -623,7 +622,6 @@ def multi_kernel(
     seed: int = 0,
     keep: int = 8,
     constraints: Constraints | None = None,
-    arrays: Workspace | None = None,
     found: MultiKernel | None = None,
     enough: float = 0.0,
 ) -> MultiKernel:
@@ -637,7 +635,6 @@ def multi_kernel(
         seed: Of all random choices.
         keep: How many graphs to size and return at most.
         constraints: Restrictions on grids, maps, loops and blocks.
-        arrays: Arrays of the closure to use again.
         found: What to fill and return; it has the plans so far if Ctrl-C is pressed.
         enough: Estimate in µs that is so close to the least possible that no better
             graph is looked for, nor is it proved that there is none.
@@ -654,7 +651,7 @@ def multi_kernel(
         seed,
         hardware,
         constraints or Constraints(),
-        arrays or workspace(),
+        workspace(),
         found,
         enough,
     )

@@ -36,8 +36,10 @@ from mirage_dsl.ir.analysis.bounds import (
     applied,
     scaling_of,
 )
-from mirage_dsl.ir.graph import Apply, Attrs, Input, KernelGraph, Return, partial_dim
+from mirage_dsl.ir.canonical import longer_name
+from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return, partial_dim
 from mirage_dsl.ir.infer import apply_type, kernel_types, library_dims
+from mirage_dsl.ir.walk import values_of
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, EXP
 from mirage_dsl.search.budget import UNLIMITED, Budget
@@ -139,8 +141,7 @@ def with_halves(program: KernelGraph, cut: Iterable[Halves]) -> KernelGraph:
         extents[half.within] = -(-whole // (extents[half.part] or 1))
     inputs = tuple(Input(i.name, _cut_type(i.type, names)) for i in program.inputs)
     nodes = tuple(
-        replace(n, attrs=_cut_attrs(n, names)) if isinstance(n, Apply) else n
-        for n in program.nodes
+        _cut_sums(n, names) if isinstance(n, Apply) else n for n in program.nodes
     )
     returns = tuple(Return(r.value, _cut_type(r.type, names)) for r in program.returns)
     indices = tuple(replace(i, axis=_cut_axis(i.axis, names)) for i in program.indices)
@@ -162,14 +163,12 @@ def _cut_axis(axis: Axis, names: Mapping[str, Halves]) -> Axis:
     return tuple(found)
 
 
-def _cut_attrs(node: Apply, names: Mapping[str, Halves]) -> Attrs:
-    if not node.over:
-        return node.attrs
+def _cut_sums(node: Apply, names: Mapping[str, Halves]) -> Apply:
     over: list[str] = []
     for dim in node.over:
         half = names.get(dim)
         over += [dim] if half is None else [half.part, half.within]
-    return tuple((k, tuple(over) if k == "over" else v) for k, v in node.attrs)
+    return node.summing(tuple(over))
 
 
 def rejoined(nodes: Iterable[Apply], half: Halves) -> list[Apply]:
@@ -184,8 +183,7 @@ def rejoined(nodes: Iterable[Apply], half: Halves) -> list[Apply]:
         over = tuple(
             half.dim if n == half.part else n for n in node.over if n != half.within
         )
-        attrs = tuple((k, over if k == "over" else v) for k, v in node.attrs)
-        kept.append(replace(node, attrs=attrs))
+        kept.append(node.summing(over))
     return kept
 
 
@@ -514,8 +512,7 @@ class _Definer:
         self.space, self.plain = space, plain
         self.nodes = [*halved.applies]
         self.types = dict(kernel_types(halved))
-        self.taken = {i.name for i in halved.given}
-        self.taken |= {n.result for n in self.nodes}
+        self.taken = values_of(halved)
         self.known: dict[int, str | Scalar] = {}
         for output, nodes in zip(space.outputs, plain.roots, strict=True):
             name = space.values[output.value].name
@@ -587,10 +584,7 @@ class _Definer:
 
     def add(self, node: Apply) -> str:
         """Append a definition under a free name, which is returned."""
-        name = node.result
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
+        name = longer_name(node.result, self.taken)
         node = replace(node, result=name)
         types = [self.types[v] for v in node.values]
         self.types[name] = apply_type(node, types, in_block=False)

@@ -203,7 +203,7 @@ def _given(graph: KernelGraph, outer: Outer, flat: FlatValues) -> dict[str, int]
     found: dict[str, int] = {}
     for at, item in enumerate(graph.returns):
         kind = outer.types[item.value]
-        alike = kind.axes == item.type.axes or all(len(a) == 1 for a in kind.axes)
+        alike = kind.axes == item.type.axes or kind.is_flat
         if item.value in made and kind.dtype == item.type.dtype and alike:
             found.setdefault(item.value, at)
     return found
@@ -614,9 +614,9 @@ class Launcher:
             self._writer.line(f"{target}, {self.size(dim)}).copy_({part})")
 
     def _constant(self, value: Scalar) -> str:
-        known = {n: self._extents.get(n) for n, _ in value.extents}
-        if None not in known.values():
-            return number(value.at({n: e for n, e in known.items() if e is not None}))
+        known = value.known_at(self._extents)
+        if known is not None:
+            return number(known)
         text = number(Scalar(value.value).at({}))
         for name, power in value.extents:
             text += f" * {self.size(name)} ** {power}"
@@ -624,7 +624,7 @@ class Launcher:
 
     def _flat(self, variable: str, kind: TensorType) -> str:
         """The tensor with one axis per dim."""
-        if all(len(axis) == 1 for axis in kind.axes):
+        if kind.is_flat:
             return variable
         return f"{variable}.reshape({self._shape([(d,) for d in kind.dims])})"
 

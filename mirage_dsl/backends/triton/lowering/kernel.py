@@ -60,6 +60,7 @@ from mirage_dsl.ir.graph import (
     Schedule,
     Split,
 )
+from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order, suited
@@ -109,7 +110,6 @@ from mirage_dsl.tile.program import (
     TileProgram,
     Update,
     Wait,
-    ceil_div,
     counts_down,
     has_excess,
     launch_order,
@@ -545,7 +545,7 @@ class Signature:
         for split in axis:
             extent = self._extents.get(split.dim)
             if extent is not None:
-                counts.append(str(ceil_div(extent, split.tile)))
+                counts.append(str(parts(extent, split.tile)))
             else:
                 counts.append(f"triton.cdiv({{{split.dim}}}, {split.tile})")
         if all(n.isdigit() for n in counts):
@@ -561,24 +561,14 @@ class Signature:
             part = next(s.tile for s in program.grid if s.dim == loop.dim)
             extent = part if extent is None else min(extent, part)
         if extent is not None:
-            return str(ceil_div(extent, loop.tile))
+            return str(parts(extent, loop.tile))
         return f"tl.cdiv({self.size(loop.dim)}, {loop.tile})"
-
-    def constant_value(self, value: Scalar) -> float | None:
-        """The number, or None where a symbolic extent is part of it."""
-        known: dict[str, int] = {}
-        for name, _ in value.extents:
-            extent = self._extents.get(name)
-            if extent is None:
-                return None
-            known[name] = extent
-        return value.at(known)
 
     def constant(self, value: Scalar, dtype: DType = f32) -> str:
         """The constant as an atomic expression, of a format of integers or f32."""
         if dtype.is_integer and not value.extents:
             return literal(float(value.value), dtype)
-        known = self.constant_value(value)
+        known = value.known_at(self._extents)
         if dtype.is_integer and known is not None and known.is_integer():
             return literal(known, dtype)
         if known is not None:
@@ -1345,8 +1335,8 @@ def emit_block(
     name: str,
     around: Surroundings,
     *,
-    announced: Announced = "",
-    made: AbstractSet[str] | None = None,
+    announced: Announced,
+    made: AbstractSet[str] | None,
 ) -> KernelPlan:
     """The Triton kernel of a block graph.
 
