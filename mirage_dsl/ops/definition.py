@@ -274,6 +274,8 @@ class Operator:
             its value is `neutral`, all being masked, it stands as a finite number.
         expansion: For a derived row: the same function by other rows, first argument
             an `Algebra`.  The search expands derived rows.
+        gradient: `(algebra, operands, result, upstream)` to one gradient per operand,
+            where known.
         shape: Of a library operator: the shape of the result, of those of the operands
             and the attributes that are integers.
         work: Of a library operator: how often `flops` operations are made, of the same
@@ -321,6 +323,7 @@ class Operator:
     in_steps: bool = False
     shift_of: Operator | None = None
     expansion: Callable[..., Any] | None = None
+    gradient: Callable[..., tuple[Any, ...]] | None = None
     shape: ShapeOf | None = None
     work: WorkOf | None = None
     on_matrix_units: bool = False

@@ -70,6 +70,19 @@ def min_field(f: FieldAlgebra[V], a: V, axes: Axes) -> V:
     return f.sub(zero, f.max(f.sub(zero, a), axes))
 
 
+def silu_gradient(m: Algebra[V], x: Sequence[V], y: V, g: V) -> tuple[V, ...]:
+    """The upstream gradient times the slope of x * sigmoid(x)."""
+    one = m.constant(_ONE)
+    gate = sigmoid_field(m, x[0])
+    return (m.mul(g, m.add(gate, m.mul(y, m.sub(one, gate)))),)
+
+
+def bell(m: Algebra[V], x: V) -> V:
+    """The slope of the error function."""
+    square = m.sub(m.constant(scalar(0)), m.mul(x, x))
+    return m.mul(m.exp(square), m.constant(scalar(2 / math.sqrt(math.pi))))
+
+
 def logarithm(f: ElementAlgebra[V], x: V) -> V:
     """The natural logarithm as the row `log` has it, an oracle by that name."""
     return f.oracle("log", x)
@@ -83,6 +96,14 @@ def log1p_field(f: ElementAlgebra[V], x: V) -> V:
 def log2_field(f: ElementAlgebra[V], x: V) -> V:
     """The logarithm over that of 2, over any algebra."""
     return f.mul(logarithm(f, x), f.constant(scalar(1 / math.log(2))))
+
+
+def atan2_gradient(m: Algebra[V], x: Sequence[V], g: V) -> tuple[V, V]:
+    """The upstream gradient times the slopes of the angle of a point."""
+    rise, run = x
+    square = m.add(m.mul(rise, rise), m.mul(run, run))
+    turned = m.sub(m.constant(scalar(0)), m.div(m.mul(g, rise), square))
+    return m.div(m.mul(g, run), square), turned
 
 
 _ERF_STEPS = 128

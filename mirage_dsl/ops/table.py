@@ -4,8 +4,8 @@ Adding an operator is adding a row.  `tests/ops` holds each row's facets to each
 other: dims to NumPy's, residues to integers, expansions to reference semantics.
 """
 
-# Expansions are lambdas over any algebra; the laws in `tests/ops` hold them, types
-# cannot.
+# Expansions and gradients are lambdas over any algebra; the laws in `tests/ops` hold
+# them, types cannot.
 # pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
@@ -67,7 +67,7 @@ from mirage_dsl.ops.makers import (
 OPERATORS: Mapping[str, Operator] = MappingProxyType(ROWS)
 """All rows by name."""
 
-_one = scalar(1)
+_one, _half = scalar(1), scalar(0.5)
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
 """Triton's largest of a number and NaN is otherwise the number."""
 
@@ -82,6 +82,7 @@ ADD = binary(
     term=Term.ADD,
     sign="+",
     commutative=True,
+    gradient=lambda m, x, y, g: (g, g),
     formats=Formats.ANY,
 )
 SUB = binary(
@@ -92,6 +93,7 @@ SUB = binary(
     field=lambda f, a, b: f.sub(a, b),
     term=Term.SUB,
     sign="-",
+    gradient=lambda m, x, y, g: (g, m.sub(m.constant(scalar(0)), g)),
     formats=Formats.ANY,
 )
 MUL = binary(
@@ -104,6 +106,7 @@ MUL = binary(
     sign="*",
     truth=Truth.KEEPS,
     commutative=True,
+    gradient=lambda m, x, y, g: (m.mul(g, x[1]), m.mul(g, x[0])),
     formats=Formats.ANY,
 )
 DIV = binary(
@@ -115,6 +118,10 @@ DIV = binary(
     term=Term.DIV,
     flops=4.0,
     sign="/",
+    gradient=lambda m, x, y, g: (
+        m.div(g, x[1]),
+        m.sub(m.constant(scalar(0)), m.div(m.mul(g, y), x[1])),
+    ),
     domain=(0.25, 4.0),
 )
 MAXIMUM = binary(
@@ -167,6 +174,7 @@ EXP = unary(
     torch="torch.exp({0})",
     field=lambda f, x: f.exp(x),
     flops=4.0,
+    gradient=lambda m, x, y, g: (m.mul(g, y),),
 )
 LOG = unary(
     "log",
@@ -174,6 +182,7 @@ LOG = unary(
     "tl.log({0})",
     torch="torch.log({0})",
     flops=4.0,
+    gradient=lambda m, x, y, g: (m.div(g, x[0]),),
     domain=(0.25, 4.0),
 )
 SQRT = unary(
@@ -183,6 +192,7 @@ SQRT = unary(
     torch="torch.sqrt({0})",
     field=lambda f, x: f.sqrt(x),
     flops=4.0,
+    gradient=lambda m, x, y, g: (m.div(m.mul(g, m.constant(_half)), y),),
     domain=(0.25, 4.0),
 )
 ABS = unary(
@@ -208,6 +218,7 @@ SIGMOID = unary(
     torch="torch.sigmoid({0})",
     field=makers.sigmoid_field,
     flops=8.0,
+    gradient=lambda m, x, y, g: (m.mul(g, m.mul(y, m.sub(m.constant(_one), y))),),
 )
 TANH = unary(
     "tanh",
@@ -216,6 +227,7 @@ TANH = unary(
     torch="torch.tanh({0})",
     field=makers.tanh_field,
     flops=10.0,
+    gradient=lambda m, x, y, g: (m.mul(g, m.sub(m.constant(_one), m.mul(y, y))),),
 )
 SILU = unary(
     "silu",
@@ -224,6 +236,7 @@ SILU = unary(
     torch="torch.nn.functional.silu({0})",
     field=lambda f, x: f.mul(x, makers.sigmoid_field(f, x)),
     flops=9.0,
+    gradient=makers.silu_gradient,
 )
 ERF = unary(
     "erf",
@@ -231,6 +244,7 @@ ERF = unary(
     "tl.erf({0})",
     torch="torch.erf({0})",
     flops=12.0,
+    gradient=lambda m, x, y, g: (m.mul(g, makers.bell(m, x[0])),),
 )
 GELU = unary(
     "gelu",
@@ -259,6 +273,9 @@ LOG2 = unary(
     field=makers.log2_field,
     field_note="exact but for `log`, which is an oracle",
     flops=4.0,
+    gradient=lambda m, x, y, g: (
+        m.div(m.mul(g, m.constant(scalar(1 / math.log(2)))), x[0]),
+    ),
     domain=(0.25, 4.0),
 )
 LOG1P = unary(
@@ -269,6 +286,7 @@ LOG1P = unary(
     field=makers.log1p_field,
     field_note="exact but for `log`, which is an oracle",
     flops=16.0,
+    gradient=lambda m, x, y, g: (m.div(g, m.add(m.constant(_one), x[0])),),
     domain=(-0.75, 4.0),
 )
 EXPM1 = unary(
@@ -278,6 +296,7 @@ EXPM1 = unary(
     torch="torch.expm1({0})",
     field=lambda f, x: f.sub(f.exp(x), f.constant(_one)),
     flops=16.0,
+    gradient=lambda m, x, y, g: (m.mul(g, m.add(y, m.constant(_one))),),
 )
 SIN = unary("sin", np.sin, "tl.sin({0})", torch="torch.sin({0})", flops=8.0)
 COS = unary("cos", np.cos, "tl.cos({0})", torch="torch.cos({0})", flops=8.0)
@@ -289,6 +308,7 @@ ATAN2 = binary(
     field=lambda f, a, b: f.oracle("atan2", a, b),
     field_note=ORACLE,
     flops=80.0,
+    gradient=lambda m, x, y, g: makers.atan2_gradient(m, x, g),
     domain=(0.25, 4.0),
 )
 FLOOR = unary("floor", np.floor, "tl.floor({0})", torch="torch.floor({0})", steps=True)
@@ -377,6 +397,7 @@ NEG = unary(
     torch="-{0}",
     field=lambda f, x: f.sub(f.constant(scalar(0)), x),
     expansion=lambda m, x: m.mul(x, m.constant(scalar(-1))),
+    gradient=lambda m, x, y, g: (m.sub(m.constant(scalar(0)), g),),
     formats=Formats.ANY,
 )
 SQUARE = unary(
@@ -387,6 +408,7 @@ SQUARE = unary(
     field=lambda f, x: f.mul(x, x),
     truth=Truth.KEEPS,
     expansion=lambda m, x: m.mul(x, x),
+    gradient=lambda m, x, y, g: (m.mul(g, m.add(x[0], x[0])),),
     formats=Formats.ANY,
 )
 RSQRT = unary(
@@ -397,6 +419,9 @@ RSQRT = unary(
     field=lambda f, x: f.div(f.constant(_one), f.sqrt(x)),
     flops=4.0,
     expansion=lambda m, x: m.div(m.constant(_one), m.sqrt(x)),
+    gradient=lambda m, x, y, g: (
+        m.div(m.mul(m.mul(g, y), m.constant(scalar(-0.5))), x[0]),
+    ),
     domain=(0.25, 4.0),
 )
 

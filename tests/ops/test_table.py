@@ -34,10 +34,18 @@ ELEMENTWISE = [o for o in ROWS if is_of_floats(o)]
 REDUCTIONS = [o for o in ROWS if o.kind is Kind.REDUCTION]
 SCANS = [o for o in ROWS if o.kind is Kind.SCAN]
 CONTRACTIONS = [o for o in ROWS if o.kind is Kind.CONTRACTION]
+WITHOUT_GRADIENT = {
+    *("less", "less_equal", "equal"),
+    # These need a comparison, a logarithm or the error function, which the algebra of
+    # gradients does not have.
+    *("maximum", "minimum", "where", "abs", "relu", "gelu", "power", "or_one"),
+    # Of these it is another function that the algebra has not, or 0 almost everywhere.
+    *("sin", "cos", "floor", "round", "fmod", "round_f16", "round_bf16"),
+}
 
 
 class Floats:
-    """The algebra of expansions, over NumPy arrays."""
+    """The algebra of expansions and gradients, over NumPy arrays."""
 
     add = staticmethod(np.add)
     sub = staticmethod(np.subtract)
@@ -160,6 +168,30 @@ def test_commutative_rows_and_no_others(op: Operator) -> None:
     assert symmetric or not op.commutative
     # Over residues, `equal` is an oracle keyed on its operands in their order.
     assert op.commutative or not symmetric or op.name == "equal"
+
+
+@named([o for o in ELEMENTWISE if o.name not in WITHOUT_GRADIENT])
+def test_gradient_is_the_slope(op: Operator) -> None:
+    assert op.gradient is not None
+    operands = operands_of(op)
+    upstream = np.random.default_rng(1).standard_normal(operands[0].shape)
+    result = op.numpy(*operands)
+    found = op.gradient(Floats(), operands, result, upstream)
+    assert len(found) == op.arity
+    step = 1e-5
+    for i, gradient in enumerate(found):
+        sides = []
+        for sign in (1, -1):
+            moved = list(operands)
+            moved[i] = moved[i] + sign * step
+            sides.append(op.numpy(*moved))
+        slope = (sides[0] - sides[1]) / (2 * step)
+        np.testing.assert_allclose(gradient, upstream * slope, rtol=1e-5, atol=1e-8)
+
+
+@named([o for o in ELEMENTWISE if o.name in WITHOUT_GRADIENT])
+def test_rows_said_to_have_no_gradient_have_none(op: Operator) -> None:
+    assert op.gradient is None
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "silu", "gelu", "tanh", "relu", "erf"])
