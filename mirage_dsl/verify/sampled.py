@@ -75,7 +75,13 @@ from mirage_dsl.ir.maps import (
 from mirage_dsl.ir.walk import applications, depending, live, operands_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.verify import fields
-from mirage_dsl.verify.algebra import Order, Residue, ResidueAlgebra, ResidueDomain
+from mirage_dsl.verify.algebra import (
+    TOUCHED,
+    Order,
+    Residue,
+    ResidueAlgebra,
+    ResidueDomain,
+)
 from mirage_dsl.verify.certificate import Sampled
 from mirage_dsl.verify.fields import IntArray, Trials, draw_trials
 from mirage_dsl.verify.sizes import corresponding_axes
@@ -1171,30 +1177,43 @@ class ThinnedArrays(NamedArrays[Residue]):
     def gather(
         self, op: Operator, source: Named[Residue], index: Named[Residue], dim: str
     ) -> Named[Residue]:
-        """The elements at the indices, each of which has to be left."""
-        kept, exact = self._thinned.get(dim), index.value.exact
-        if kept is not None and exact is not None:
-            index = self.masked(index, index.labels, 0.0)
-            exact = index.value.exact
-            assert exact is not None
-            places = _places_left(exact, kept, self._extents[dim])
-            index = replace(index, value=replace(index.value, exact=places))
-        return super().gather(op, source, index, dim)
+        """The elements at the indices; in the place of those left out others before.
+
+        What is made of the latter counts as what depends on a root of a non-square: it
+        has to be seen in a draw whose indices are left.
+        """
+        kept = self._thinned.get(dim)
+        if kept is None or index.value.exact is None:
+            return super().gather(op, source, index, dim)
+        index = self.masked(index, index.labels, 0.0)
+        assert index.value.exact is not None
+        places, there = _places_left(index.value.exact, kept, self._extents[dim])
+        moved = replace(index, value=replace(index.value, exact=places))
+        found = super().gather(op, source, moved, dim)
+        if there.all():
+            return found
+        if found.value.exact is not None:
+            raise UnsupportedError("an index is one of what is left out of a long dim")
+        rest = (1,) * (len(found.labels) - len(index.labels))
+        hidden = np.uint16(sum(TOUCHED << i for i in range(len(found.value.parts))))
+        flags = np.where(there.reshape(there.shape + rest), np.uint16(0), hidden)
+        value = replace(found.value, flags=found.value.all_flags() | flags)
+        return replace(found, value=value)
 
 
-def _places_left(indices: NDArray[Any], kept: IntArray, extent: int) -> IntArray:
+def _places_left(
+    indices: NDArray[Any], kept: IntArray, extent: int
+) -> tuple[IntArray, NDArray[np.bool_]]:
     """Where, among the elements that are left, those are that have these indices.
 
-    Raises:
-        UnsupportedError: One of them is not left.
+    Or the last ones before, and whether it is they themselves.
     """
     wanted = indices.astype(np.int64)
     wanted = np.where(wanted < 0, wanted + extent, wanted)
     inside = (wanted >= 0) & (wanted < extent)
-    places = np.searchsorted(kept, np.where(inside, wanted, 0))
-    if (kept[np.minimum(places, len(kept) - 1)] != np.where(inside, wanted, 0)).any():
-        raise UnsupportedError("an index is one of what is left out of a long dim")
-    return np.where(inside, places, len(kept))
+    places = np.searchsorted(kept, np.where(inside, wanted, 0), "right") - 1
+    there = ~inside | (kept[places] == wanted)
+    return np.where(inside, places, len(kept)), there
 
 
 def _left(indices: NDArray[Any], kept: IntArray, extent: int) -> NDArray[Any]:

@@ -217,6 +217,43 @@ def test_indices_that_need_long_tables_or_certain_numbers(
         assert not mirage.verify(text.replace(number, other), program, seed=seed).ok
 
 
+def part(ids: Any, w: Any) -> Any:
+    """The second part of a vocabulary."""
+    local = ids - 32064
+    inside = (local >= 0) & (ids < 64128)
+    x = w[torch.where(inside, local, 0)]
+    return torch.where(inside[:, None], x, 0)
+
+
+def hashed(ids: Any, w: Any) -> Any:
+    return torch.nn.functional.normalize(w[(ids * 31 + 7) % 128256], dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("function", "rows", "number", "others"),
+    [
+        (part, 32064, " 64128\n", (" 64127\n", " 64129\n")),
+        (hashed, 128256, ", 7\n", (", 8\n",)),
+    ],
+)
+def test_rows_that_are_left_out_of_long_tables(
+    function: Any, rows: int, number: str, others: tuple[str, ...]
+) -> None:
+    """What is made of them counts in draws whose indices are left."""
+    shapes = mirage.spec((64,), "int64"), mirage.spec((rows, 512), "bfloat16")
+    program = mirage.kernel(function).trace(*shapes)
+    text = to_text(program)
+    assert text.count(number) == 1
+    for seed in range(3):
+        certificate = mirage.verify(program, program, seed=seed)
+        assert certificate.ok
+        assert certificate.sampled is not None
+        assert certificate.sampled.elements
+        for other in others:
+            wrong = mirage.verify(text.replace(number, other), program, seed=seed)
+            assert not wrong.ok
+
+
 def test_indices_at_sizes_that_no_draw_compares() -> None:
     """Of a symbolic table small sizes do not have the rows at which an index turns."""
     text = (
