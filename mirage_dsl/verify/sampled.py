@@ -183,19 +183,29 @@ class Thinning:
                 found[name] = distinct(found[base] // split.tile)
             elif self.kept(extents[name]) is not None:
                 raise UnsupportedError(f"{name} has too many parts")
-        for view in products(graph):
-            if not found.keys().isdisjoint((view.whole, *view.factors)):
-                raise UnsupportedError(f"a long dim is part of {view.whole}, or is it")
-        placed = _of_positions(graph)
-        for node in views:
-            cuts = node.op.kind is Kind.CONCAT or node.sliced is not None
-            # Data can be drawn so that they index what is left.
-            cuts |= node.op.kind is Kind.GATHER and node.values[1] in placed
-            if cuts and not found.keys().isdisjoint(_viewed_dims(node)):
-                raise UnsupportedError(
-                    f"{node.result} takes a part of a long dim, or joins it to another"
-                )
+        if found:
+            _require_whole(graph, found, views)
         return found
+
+
+def _require_whole(graph: KernelGraph, thinned: Region, views: Sequence[Apply]) -> None:
+    """No part is taken of a thinned dim, nor is one part of another or joined to it.
+
+    Raises:
+        UnsupportedError: One is.
+    """
+    for view in products(graph):
+        if not thinned.keys().isdisjoint((view.whole, *view.factors)):
+            raise UnsupportedError(f"a long dim is part of {view.whole}, or is it")
+    placed = _of_positions(graph)
+    for node in views:
+        cuts = node.op.kind is Kind.CONCAT or node.sliced is not None
+        # Data can be drawn so that they index what is left.
+        cuts |= node.op.kind is Kind.GATHER and node.values[1] in placed
+        if cuts and not thinned.keys().isdisjoint(_viewed_dims(node)):
+            raise UnsupportedError(
+                f"{node.result} takes a part of a long dim, or joins it to another"
+            )
 
 
 def distinct(*indices: IntArray) -> IntArray:

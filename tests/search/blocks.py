@@ -165,8 +165,8 @@ ATTENTION = {"q": tensor("z m d"), "k": tensor("z d n"), "v": tensor("z n e")}
 
 SAFE_ATTENTION = (
     op("s", "matmul", "q", "k", over="d"),
-    op("h", "rowshift", "s", over="n"),
-    op("f", "sub", "s", "h"),
+    op("t", "rowshift", "s", over="n"),
+    op("f", "sub", "s", "t"),
     op("e", "exp", "f"),
     op("l", "sum", "e", over="n"),
     op("p", "div", "e", "l"),

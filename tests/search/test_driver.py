@@ -305,13 +305,7 @@ def test_cut_programs_keep_their_shifts() -> None:
     nodes = (
         op("k", "matmul", "c", "wk", over="h"),
         op("v", "matmul", "c", "wv", over="h"),
-        op("s", "matmul", "q", "k", over="d"),
-        op("t", "rowshift", "s", over="n"),
-        op("f", "sub", "s", "t"),
-        op("e", "exp", "f"),
-        op("l", "sum", "e", over="n"),
-        op("p", "div", "e", "l"),
-        op("o", "matmul", "p", "v", over="n"),
+        *blocks.SAFE_ATTENTION,
     )
     inputs = {
         "q": tensor("m d"),
