@@ -38,6 +38,18 @@ def plain_torch(value: object, torch: Any) -> bool:
     return kind is torch.Tensor or kind is torch.nn.Parameter
 
 
+def convolutions_round() -> bool:
+    """Whether PyTorch may round f32 operands of convolutions to TF32, as by default."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return True
+    # Later versions refuse the older question where the newer setting was used.
+    setting: Any = getattr(torch.backends.cudnn, "conv", None)
+    if hasattr(setting, "fp32_precision"):
+        return bool(setting.fp32_precision == "tf32")
+    return bool(torch.backends.cudnn.allow_tf32)
+
+
 class _Own(threading.local):
     count = 0
 

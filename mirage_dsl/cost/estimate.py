@@ -172,7 +172,8 @@ def traffic(
     flying = np.maximum(active * reads.flying, GRAIN)
     # The first round trip is part of the ramp.
     latency = hardware.dram_latency * np.maximum(reads.cold / flying - 1.0, 0.0)
-    trips = np.ceil(blocks / slots) * footprint.iterations / reads.ahead
+    rounds = 1.0 if picks(footprint) else footprint.iterations
+    trips = np.ceil(blocks / slots) * rounds / reads.ahead
     pace = hardware.turnaround * np.maximum(trips - 1.0, 0.0)
     crowded = 1.0 + hardware.crowding * np.maximum(held - hardware.stage_bytes, 0.0)
     l2_rate = np.minimum(
@@ -227,11 +228,13 @@ def _reads(
     run, pitch = _runs(footprint, loads.runs, loads.itemsize)
     runs = np.where(_parted(footprint), loads.itemsize, run), pitch
     read = np.maximum(asked, source) / _coalescing(runs[0])
-    through = read / _whole_sectors(*runs) / _side_by_side(footprint, runs[0])
+    # Rows that windows have in common are in L1.
+    again = np.where(loads.picked, np.sqrt(np.maximum(loads.overlapping, 1.0)), 1.0)
+    through = read / _whole_sectors(*runs) / _side_by_side(footprint, runs[0]) / again
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / source, 1.0), waves)
     # Windows of neighbouring blocks, which run together, have elements in common.
-    passes = np.where(_of_windows(footprint), 1.0, passes)
+    passes = np.where(loads.overlapping > 1, 1.0, passes)
     cold = as_column(load.source not in inside for load in loads.own)
     fits = source < HELD_IN_L2 * hardware.l2_bytes
     fetched = np.where(fits, 1.0, passes) * source * cold
@@ -468,6 +471,7 @@ def _waiting(footprint: Footprint) -> Numbers:
     small = small & (loads.word[own] < BYTES_PER_COPY)
     each = hardware.synchronous_load * (small & staged).sum(axis=0)
     ahead = staged & ~loads.turned[own][:, None]
+    ahead = ahead | picks(footprint)
     steps = np.where(ahead, 0.0, sizes[own]).sum(axis=0)
     early = sizes[~own & ~loads.late].sum(axis=0)
     latency = hardware.dram_latency
@@ -509,6 +513,18 @@ Measured on an H100: 0.3 µs for 16 x 128 elements and 4 warps, 0.8 for twice th
 
 COLUMNS = 8
 """Columns of the smallest matrix product."""
+
+TF32_RATE = 0.5
+"""Rate of f32 products that round to TF32, as a share of that of f16."""
+
+PICKED, PICKED_AHEAD = 12.0, 30.0
+"""Operations of a lane for each element of windows that products read: in a loop
+without stages, and where elements are copied ahead, one by one.
+
+[M] H100, 430 kernels by hand, convolutions of 3 to 64 channels, windows of 9 and 121:
+what is picked takes 0.62 ps an element and products 5.7 ps for 1000, one beside the
+other with one stage, and up to twice as long with several.
+"""
 
 _FULL_PRECISION_SHARE = 0.25
 TURNED_SHARE = 0.2
@@ -606,6 +622,7 @@ def _arithmetic(
     warps = together * footprint.block_warps
     lanes = hardware.f32_rate / hardware.sms * np.minimum(1.0, warps / 16) ** 0.25
     work, steps = _operators(footprint, footprint.iterations)
+    work = work + _picking(footprint)
     if footprint.unmasked is not None:
         less, fewer = _saved(footprint, *footprint.unmasked)
         work, steps = work - less, steps - fewer
@@ -633,6 +650,22 @@ def _arithmetic(
     power = np.where(together > 1, SHARED_NORM, 1.0)
     one = (products**power + scalar**power) ** (1.0 / power) + exchanges
     return one * np.ceil(blocks / hardware.sms), tensor_flops, flops
+
+
+def picks(footprint: Footprint) -> bool:
+    """Whether products read windows: while a block waits for these, others compute."""
+    return bool(footprint.facts.tables.loads.picked.any())
+
+
+def _picking(footprint: Footprint) -> Numbers:
+    """Operations of one block for elements that products read where positions tell."""
+    loads = footprint.facts.tables.loads
+    if not picks(footprint):
+        return np.zeros(len(footprint.points))
+    ahead = (footprint.points.num_stages > 1) & (footprint.iterations > 1)
+    each = np.where(ahead, PICKED_AHEAD, PICKED)
+    lanes = footprint.sizes[loads.value] * _times(loads.looped, footprint)
+    return np.asarray((lanes * loads.picked).sum(axis=0) * each)
 
 
 def _times(looped: Bools, footprint: Footprint) -> Numbers:
@@ -691,6 +724,7 @@ def _product_times(footprint: Footprint, readers: Numbers) -> tuple[Numbers, Num
     grouped = footprint.asynchronous
     rate = PRODUCT_SHARE * hardware.tensor_rate / hardware.sms
     rate = rate * np.where(grouped, 1.0, hardware.small_tensor_factor)
+    rate = rate * np.where(own.rounded, TF32_RATE, 1.0)
     step = hardware.matrix_step * np.where(grouped, 0.9, 1.0)
     # Warps share out the products of a batch first, which do not wait for each other.
     chain = depth / SMALLEST_DOT * step * batch / _sharing(footprint)
@@ -781,6 +815,12 @@ LIBRARY_DEPTH = 1024
 LIBRARY_SPLIT = 4
 """Libraries split sums of products that are longer than `LIBRARY_DEPTH` into parts
 where tiles of 64 x 64 leave multiprocessors idle, and join the parts."""
+
+MANY_CHANNELS = 40
+"""Channels from which on libraries' convolutions of f32 reach their rate.
+
+[M] H100, TF32 with channels last: 39 to 45 TFLOP/s of 3 channels, 125 of 16, 317 of 64.
+"""
 
 CONVOLUTION_SHARE = 1.0
 WIDE_SHARE, WIDE_WINDOW = 0.5, 16
@@ -1401,8 +1441,16 @@ def _window_work(
         rate /= 2
         plane = len(shape) == 4
         wide = plane and math.prod(shapes[1][2:]) > WIDE_WINDOW
-        rate *= WIDE_SHARE if wide else 1.0
+        rate *= min(WIDE_SHARE if wide else 1.0, _share_of_channels(node, shapes))
     return flops, 0.0, flops / rate
+
+
+def _share_of_channels(node: Apply, shapes: Sequence[Sequence[int]]) -> float:
+    """Share of the rate that libraries reach with so few channels."""
+    if not node.op.convolves or node.numbers["groups"] != (1,):
+        return 1.0
+    channels = 4 * math.ceil(shapes[0][1] / 4)
+    return min(1.0, channels / MANY_CHANNELS)
 
 
 def _library_busy(

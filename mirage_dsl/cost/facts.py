@@ -38,7 +38,16 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import known_extents
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import ADD, CAST, CONCAT, MUL, SUB, WHERE
+from mirage_dsl.ops.table import (
+    ADD,
+    CAST,
+    CONCAT,
+    FLOOR_DIVIDE,
+    MUL,
+    REMAINDER,
+    SUB,
+    WHERE,
+)
 from mirage_dsl.tile.build import (
     Suited,
     build,
@@ -144,6 +153,11 @@ class Flow:
         products = (u for u, _ in self.users.get(value, ()) if isinstance(u, Product))
         return [p for p in products if value in self.factors(p)]
 
+    def picks(self, load: Load) -> bool:
+        """Whether products read what is at known positions, as elements of windows."""
+        known = load.along is not None and load.along.known != "no"
+        return known and bool(self.products_of(load.result))
+
     def is_of_words(self, value: str) -> bool:
         """Whether a value is unpacked of words, where the matrix unit reads them."""
         part = self.packed.floats.get(value)
@@ -233,7 +247,10 @@ def _spans(flow: Flow, steps: Sequence[Step]) -> dict[str, tuple[int, int]]:
     loop = (body[0], body[-1] + 1) if body else (len(steps), 0)
     made: dict[str, int] = {}
     uses: dict[str, list[int]] = {}
+    passing = _addresses(flow, steps)
     for at, (statement, _) in enumerate(steps):
+        if not passing.isdisjoint(makes(statement)):
+            continue
         for name in flow.operands(statement):
             # The matrix unit reads loads from shared memory.
             if name in made or not isinstance(statement, Product):
@@ -249,6 +266,23 @@ def _spans(flow: Flow, steps: Sequence[Step]) -> dict[str, tuple[int, int]]:
         name: _span(made.get(name), own, loop, early=flow.stage[name] == "before")
         for name, own in uses.items()
     }
+
+
+def _addresses(flow: Flow, steps: Sequence[Step]) -> AbstractSet[str]:
+    """What nothing but loads of the same stage read, as addresses and masks of windows.
+
+    Elements that products read are loaded one after the other, each with its address.
+    """
+    found, others = set[str](), set[str]()
+    for statement, stage in reversed(steps):
+        read, made = set(flow.operands(statement)), set(makes(statement))
+        own = {name for name in read if flow.stage[name] == stage}
+        picks = isinstance(statement, Load) and flow.picks(statement)
+        if not picks and not (made and made <= found - others):
+            own = set[str]()
+        found |= own
+        others |= read - own
+    return found - others
 
 
 def _span(
@@ -300,6 +334,7 @@ class Products:
         useful: All its dims.
         vector: Whether the matrix unit has nothing to take.
         exact: Whether it is of f32 factors as they are.
+        rounded: Whether it is of f32 factors that are rounded to TF32.
         looped: Whether it runs in every iteration.
     """
 
@@ -312,6 +347,7 @@ class Products:
     useful: Rows
     vector: Flags
     exact: Flags
+    rounded: Flags
     looped: Flags
 
     def __len__(self) -> int:
@@ -376,10 +412,12 @@ class Loads:
         source: Bytes of what it is loaded from.
         share: Of its lanes, those that are read.
         steps: Of each, how far apart known positions are along dims, by places.
+        overlapping: How often it reads each element, at known positions; 0 elsewhere.
         looped: Whether it is made in every iteration.
         late: Whether only code after the loop reads it.
         turned: Whether registers want it in another order than memory has.
         readers: Which products read it.
+        picked: Whether products read it, of known positions.
     """
 
     own: tuple[Load, ...]
@@ -393,10 +431,12 @@ class Loads:
     source: Column
     share: Column
     steps: tuple[Mapping[int, int], ...]
+    overlapping: Column
     looped: Flags
     late: Flags
     turned: Flags
     readers: Column
+    picked: Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -548,6 +588,7 @@ class _Builder:
             useful=self.places((*p.rows, *p.columns, *p.over, *p.batch) for p in own),
             vector=flags(not p.is_matrix for p in own),
             exact=flags(p.precision == "ieee" for p in own),
+            rounded=flags(p.precision == "tf32" for p in own)[:, None],
             looped=flags(self.facts.looped[p.result] for p in own)[:, None],
         )
 
@@ -608,7 +649,7 @@ class _Builder:
         readers = [
             [float(p in flow.products_of(v)) for p in facts.products] for v in names
         ]
-        extents, steps = self.program.extents, tuple(map(self.steps, own))
+        extents, reached = self.program.extents, self.reached(own)
         return Loads(
             own=own,
             again=tuple(facts.again.get(v) for v in names),
@@ -627,15 +668,17 @@ class _Builder:
             ),
             source=as_column(
                 kind.dtype.itemsize
-                * min(prod(extents[n] or 1 for n in names) for names in reached)
-                for kind, reached in zip(kinds, self.reached(own), strict=True)
+                * min(prod(extents[n] or 1 for n in names) for names in some)
+                for kind, some in zip(kinds, reached, strict=True)
             ),
             share=as_column(map(self.share, own)),
-            steps=steps,
+            steps=tuple(map(self.steps, own)),
+            overlapping=as_column(map(self.overlapping, own, kinds, self.reached(own))),
             looped=flags(flow.stage[v] == "body" for v in names)[:, None],
             late=flags(v in facts.used_only_after for v in names),
             turned=flags(v in facts.turned_loads for v in names),
             readers=np.array(readers).reshape(len(own), len(facts.products)),
+            picked=flags(map(flow.picks, own))[:, None],
         )
 
     def run(self, load: Load, kind: TensorType) -> Order:
@@ -676,6 +719,16 @@ class _Builder:
             return ()
         return tuple(d for d in order[order.index(run[0]) :] if d not in own)
 
+    def overlapping(
+        self, load: Load, kind: TensorType, reached: Sequence[AbstractSet[str]]
+    ) -> float:
+        """How many known positions there are for each element of a tensor."""
+        along, extents = load.along, self.program.extents
+        if along is None or along.known == "no" or kind.names[-1] != along.dim.name:
+            return 0.0
+        there, picked = (prod(extents[n] or 1 for n in names) for names in reached)
+        return picked / there
+
     def windows(self, loads: Loads) -> Flags:
         """Which pieces several lanes read one element along, and no result has."""
         every = (s for s, _ in self.flow.steps)
@@ -703,7 +756,8 @@ class _Builder:
         """By what a step along each of its dims changes integers, where that is known.
 
         Where one of two numbers is chosen, and one is a constant, it is as in the
-        other: positions outside are moved to some place inside.
+        other: positions outside are moved to some place inside.  Quotients and rests
+        change by no one number, but the dims that they lack do not change them.
         """
         found: dict[str, Mapping[Dim, int]] = {}
         for statement, _ in walk(self.program.body):
@@ -714,11 +768,43 @@ class _Builder:
                 case Convert() | Cast():
                     made = found.get(statement.operand)
                 case Compute(inner=None):
-                    made = _strides_of(statement, found, self.program.extents)
+                    made = self._strides_of(statement, found)
                 case _:
                     made = None
             if made is not None:
                 found.update(dict.fromkeys(makes(statement), made))
+        return found
+
+    def _strides_of(
+        self, statement: Compute, known: Mapping[str, Mapping[Dim, int]]
+    ) -> Mapping[Dim, int] | None:
+        """`strides` of what is computed of integers; None where none are known."""
+        tiles = [o for o in statement.operands if isinstance(o, str)]
+        if statement.op is WHERE:
+            chosen = [o for o in statement.operands[1:] if isinstance(o, str)]
+            return known.get(chosen[0]) if len(chosen) == 1 else None
+        if not tiles or not all(tile in known for tile in tiles):
+            return None
+        if statement.op is MUL and len(tiles) == 1:
+            factor = _whole_number(statement.operands, self.program.extents)
+            each = known[tiles[0]].items()
+            return {d: n * factor for d, n in each} if factor else None
+        if statement.op in (FLOOR_DIVIDE, REMAINDER):
+            return {}
+        if statement.op not in (ADD, SUB):
+            return None
+        signs = 1, -1 if statement.op is SUB else 1
+        signed = list(zip(statement.operands, signs, strict=True))
+        found: dict[Dim, int] = {}
+        for dim in statement.tile.axes:
+            parts = [
+                (known[o].get(dim), sign)
+                for o, sign in signed
+                if isinstance(o, str) and dim in self.flow.tiles[o].axes
+            ]
+            steps = [step * sign for step, sign in parts if step is not None]
+            if len(steps) == len(parts):
+                found[dim] = sum(steps)
         return found
 
     def share(self, load: Load) -> float:
@@ -848,34 +934,6 @@ class _Builder:
             return UNPACKING
         floats = self.flow.tiles[part.source].dtype.is_float
         return UNPACKING_FLOATS if floats else UNPACKING_WORDS
-
-
-def _strides_of(
-    statement: Compute,
-    known: Mapping[str, Mapping[Dim, int]],
-    extents: Mapping[str, int | None],
-) -> Mapping[Dim, int] | None:
-    """`strides` of what is computed of integers; None where they are not known."""
-    tiles = [o for o in statement.operands if isinstance(o, str)]
-    if statement.op is WHERE:
-        chosen = [o for o in statement.operands[1:] if isinstance(o, str)]
-        return known.get(chosen[0]) if len(chosen) == 1 else None
-    if not tiles or not all(tile in known for tile in tiles):
-        return None
-    if statement.op is MUL and len(tiles) == 1:
-        factor = _whole_number(statement.operands, extents)
-        return {d: n * factor for d, n in known[tiles[0]].items()} if factor else None
-    if statement.op not in (ADD, SUB):
-        return None
-    found: dict[Dim, int] = {}
-    for at, operand in enumerate(statement.operands):
-        sign = -1 if at and statement.op is SUB else 1
-        if isinstance(operand, Scalar):
-            continue
-        steps = known[operand]
-        for dim, step in steps.items():
-            found[dim] = found.get(dim, 0) + sign * step
-    return found
 
 
 def _whole_number(
@@ -1163,13 +1221,40 @@ class BlockFacts:
 
     @cached_property
     def batch_dims(self) -> frozenset[str]:
-        """Names of dims over which some matrix product is batched, one by one."""
-        return _batch_dims(self.given)
+        """Names of dims over which some matrix product is batched, one by one.
+
+        Also of those along which windows lie that are not beside each other.
+        """
+        return _one_by_one(self.given)
 
     @cached_property
     def warp_dims(self) -> frozenset[str]:
         """Those of which each warp has a part, as of rows of pairs of bytes."""
         return _all_batch_dims(self.given) - self.batch_dims
+
+
+LONG_ROW = 64
+"""Windows along a row so long are enough for one side of a product."""
+
+
+def _one_by_one(given: Suited[Outer]) -> frozenset[str]:
+    """Dims of batches, and those of windows that products read but for their rows."""
+    made = {n.result: n for n in given.block.applies}
+    found = set(_batch_dims(given))
+    for node in made.values():
+        if node.op.kind is not Kind.CONTRACTION:
+            continue
+        for gather in (made.get(value) for value in node.values):
+            if gather is None or gather.op.kind is not Kind.GATHER:
+                continue
+            index = given.types[gather.values[1]].names
+            rows = [name for name in index if name not in node.over]
+            if len(index) == 1 or not rows:
+                continue
+            long = (given.around.extents.get(rows[-1]) or 0) >= LONG_ROW
+            kept = {*node.over, *rows[-1 if long else -2 :]}
+            found.update(n for n in given.types[gather.result].names if n not in kept)
+    return frozenset(found)
 
 
 def _batch_dims(given: Suited[Outer]) -> frozenset[str]:
@@ -1369,7 +1454,7 @@ def _at_typical_sizes(block: BlockGraph, tried: Tried) -> BlockGraph:
 
 def _batched(given: Suited[Outer], tried: Tried) -> Suited[Outer]:
     """A block with the batch dims of products one by one, as a search splits them."""
-    block, batch = given.block, _batch_dims(given) & tried.split
+    block, batch = given.block, _one_by_one(given) & tried.split
     if not batch:
         return given
 

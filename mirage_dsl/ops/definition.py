@@ -291,6 +291,8 @@ class Operator:
             their order.
         pools: Of a library operator: the reduction of each window; a sum is divided by
             how many elements there are.
+        convolves: Of a library operator: it is the sum of products of windows of all
+            channels of a group with weights, its second operand.
         indexed: Of a library operator: its second operand holds indices, integers of
             any format, along an axis of `size` elements of the result.
         steps: Its result moves in steps, where an operand moves as little as it may.
@@ -331,6 +333,7 @@ class Operator:
     carried: int = 0
     channels_last_of: Operator | None = None
     pools: Operator | None = None
+    convolves: bool = False
     indexed: bool = False
     steps: bool = False
     domain: tuple[float, float] = (-4.0, 4.0)

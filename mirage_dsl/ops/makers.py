@@ -157,7 +157,21 @@ def gathered(values: Array, index: Array, axis: int) -> Array:
     Raises:
         IndexError: An index is outside.
     """
-    return np.take_along_axis(values, index.astype(np.int64), axis)
+    wanted = index.astype(np.int64)
+    both = zip(values.shape, wanted.shape, strict=True)
+    apart = [min(sizes) == 1 for at, sizes in enumerate(both) if at != axis]
+    if not all(apart):
+        return np.take_along_axis(values, wanted, axis)
+    # Positions are the same for all rows: whole rows are taken.
+    own = [a for a in range(values.ndim) if a != axis and values.shape[a] > 1]
+    rows = values.transpose(
+        (axis, *own, *(a for a in range(values.ndim) if a not in (axis, *own)))
+    ).reshape(values.shape[axis], -1)
+    others = [a for a in range(wanted.ndim) if a not in own]
+    found = rows[wanted.reshape(-1)].reshape(
+        *(wanted.shape[a] for a in others), *(values.shape[a] for a in own)
+    )
+    return found.transpose(np.argsort([*others, *own]))
 
 
 def finite(of: Operator) -> Callable[[Array, Axes], Array]:

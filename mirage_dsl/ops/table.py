@@ -848,6 +848,7 @@ for _rank in (1, 2, 3):
         flops=2.0,
         on_matrix_units=True,
         shape=_convolved,
+        convolves=True,
     )
     _transposed = library(
         f"conv_transpose{_rank}d",

@@ -515,11 +515,17 @@ class GathersGiven:
         return without_dead(whole)
 
 
-def with_gathers_given(program: KernelGraph) -> GathersGiven | None:
+def with_gathers_given(
+    program: KernelGraph, *, hidden: bool = False
+) -> GathersGiven | None:
     """The program without gathers that need nothing of what it computes.
 
     They are gathers of inputs and of views of these, by integers that are inputs or are
     computed of them one by one.  None where there are none.
+
+    Args:
+        program: The program.
+        hidden: Also without what chooses constants in the place of some elements.
     """
     types = kernel_types(program)
     there = {i.name for i in program.inputs}
@@ -532,6 +538,8 @@ def with_gathers_given(program: KernelGraph) -> GathersGiven | None:
                 picked.append(node)
                 if types[node.result].dtype.is_integer:
                     exact.add(node.result)
+        elif hidden and _hides(node, picked) and node.values[0] in exact:
+            picked.append(node)
         elif node.is_view and there.issuperset(node.values):
             there.add(node.result)
         if _is_of_integers(node, types) and exact.issuperset(node.values):
@@ -548,6 +556,15 @@ def with_gathers_given(program: KernelGraph) -> GathersGiven | None:
     ]
     opened = replace(program, inputs=(*program.inputs, *inputs), nodes=tuple(rest))
     return GathersGiven(opened, frozenset(given), tuple(live(program.applies, given)))
+
+
+def _hides(node: Apply, picked: Iterable[Apply]) -> bool:
+    """Whether a node chooses a constant in the place of some of what was picked."""
+    if node.op is not WHERE or len(node.values) != 2:
+        return False
+    return node.values[0] == node.operands[0] and node.values[1] in {
+        n.result for n in picked
+    }
 
 
 # -- Into blocks -----------------------------------------------------------------------
@@ -580,15 +597,32 @@ class _Fusing:
         return block if made == block else _without_twins(made)
 
     def _node(self, node: BlockNode) -> list[BlockNode]:
-        gather = self._kernels.get(node.source) if isinstance(node, Load) else None
-        if gather is None or gather.op.kind is not Kind.GATHER:
+        made = self._kernels.get(node.source) if isinstance(node, Load) else None
+        gather = None if made is None else self._gather_of(made)
+        if made is None or gather is None:
             return [node]
         assert isinstance(node, Load)
         if self._types[gather.values[0]].space is MemorySpace.NOWHERE:
             return [node]
         nodes: list[BlockNode] = []
-        picked = self._picked(gather, {d.name: d for d in dims_of(node.axes)}, nodes)
-        return [*nodes, replace(picked, result=node.result)]
+        pieces = {d.name: d for d in dims_of(node.axes)}
+        if made is gather:
+            picked = self._picked(gather, pieces, nodes)
+            return [*nodes, replace(picked, result=node.result)]
+        condition = made.values[0]
+        names = {condition: self._copied(condition, pieces, nodes)}
+        picked = self._picked(gather, pieces, nodes)
+        names[gather.result] = self._again(picked, {}, nodes)
+        return [*nodes, replace(with_operands(made, names), result=node.result)]
+
+    def _gather_of(self, node: Apply) -> Apply | None:
+        """The gather that a node is, or some elements of which it hides."""
+        if node.op.kind is Kind.GATHER:
+            return node
+        found = (self._kernels.get(value) for value in node.values[1:])
+        gathers = [n for n in found if n is not None and n.op.kind is Kind.GATHER]
+        hides = _hides(node, gathers) and self._is_exact(node.values[0])
+        return gathers[0] if hides else None
 
     def _picked(
         self, gather: Apply, pieces: Mapping[str, Dim], nodes: list[BlockNode]

@@ -1,7 +1,7 @@
-"""Pooling written out: elements of windows at positions, and a reduction of them.
+"""Pooling and convolutions written out: elements of windows at positions, joined.
 
-PyTorch's pooling is a call of its own, which no kernel can contain.  What it computes a
-kernel can, since it counts positions.  Before → after, windows of 3 with a stride of 2:
+They are calls of PyTorch's, which no kernel can contain.  What they compute a kernel
+can, since it counts positions.  Before → after, windows of 3 with a stride of 2:
 
     y = max_pool1d x of(n, c, w)      o  = index v                 places of windows
         gives(n, c, v) kernel(3)      k  = index k                 elements of one
@@ -11,6 +11,19 @@ kernel can, since it counts positions.  Before → after, windows of 3 with a st
                                       y = max (where inside, x_at, -inf) over(k)
 
 Of windows in a plane the position is that in the plane, its axes made one by a view.
+A convolution multiplies windows of all channels with weights, so that the elements of
+one are one dim, which counts channels as well:
+
+    y = conv1d x, f of(n, c, w)          o  = index v
+        by(d, p, q) gives(n, d, v)       e  = index k                k counts (c, q)
+        stride(2) padding(1) ..          at = o * 2 + e % 3 - 1: i64[v, k]
+                                         inside = (0 <= at) * (at < w)
+                                         x_c  = flatten x of(c, w) to(c_w)
+                                         x_at = gather x_c, (.. e // 3 * w + at ..)
+                                         f_c  = rename f dims(p) to(c)
+                                         f_k  = flatten f_c of(c, q) to(k)
+                                         y = matmul (where inside, x_at, 0), f_k over(k)
+
 Positions follow from the extents of the axes, so this holds at any sizes: at those of a
 trial too, where windows may reach further outside.
 """
@@ -18,15 +31,17 @@ trial too, where windows may reach further outside.
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
-from mirage_dsl.core.types import AxisNames, Dim, Scalar, extent_scalar, f32, scalar
+from mirage_dsl.core.modes import convolutions_round
+from mirage_dsl.core.types import AxisNames, Dim, extent_scalar, f32, scalar
 from mirage_dsl.ir.canonical import FreshNames, Renaming, free_name
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
+    BlockGraph,
     BlockNode,
     Index,
     Input,
@@ -40,37 +55,59 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.walk import map_blocks, results_of
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
+from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.sinking import GathersGiven, with_gathers_given
 
 
 def pools(graph: KernelGraph) -> tuple[Apply, ...]:
-    """The calls of PyTorch's pooling that can be written out."""
-    return tuple(n for n in graph.applies if _can_be_written(n, graph))
-
-
-def _can_be_written(node: Apply, graph: KernelGraph) -> bool:
-    """Whether windows are whole, and extents known, of axes that are one dim each.
+    """The calls of PyTorch's pooling that can be written out.
 
     Those in space are left to PyTorch: of eight dims a search has too many ways to
     split, and comes to no end.
     """
-    if node.op.pools is None:
-        return False
-    axes = (*node.axes("of")[2:], *node.axes("gives")[2:])
-    single = all(len(axis) == 1 for axis in axes) and len(axes) <= 4
+    found = (n for n in graph.applies if n.op.pools is not None)
+    return tuple(
+        n
+        for n in found
+        if _has_known_axes(n, graph)
+        if len(n.axes("gives")) <= 4
+        # The last windows may be shorter otherwise, which a mean shows.
+        if n.op.pools is not table.SUM or n.numbers["ceil"] == (0,)
+    )
+
+
+def convolutions(graph: KernelGraph) -> tuple[Apply, ...]:
+    """The convolutions that can be written out: those of all channels at once."""
+    return tuple(
+        n
+        for n in graph.applies
+        if n.op.convolves
+        if n.numbers["groups"] == (1,)
+        if _has_known_axes(n, graph)
+    )
+
+
+def _has_known_axes(node: Apply, graph: KernelGraph) -> bool:
+    """Whether axes are one dim each, of known extents, but those that are carried.
+
+    Batches are, and the channels of pooling.
+    """
+    first = 1 if node.op.convolves else 2
+    axes = [*node.axes("of")[first:], *node.axes("gives")[first:]]
+    axes += node.axes("by") if node.op.convolves else ()
     known = all(graph.extent_of.get(d) is not None for axis in axes for d in axis)
-    # The last windows may be shorter otherwise, which a mean shows.
-    whole = node.op.pools is not table.SUM or node.numbers["ceil"] == (0,)
-    return single and known and whole
+    return known and all(len(axis) == 1 for axis in axes)
 
 
 def with_windows(graph: KernelGraph, kept: Container[str] = ()) -> KernelGraph:
-    """The graph with all pooling written out that can be.
+    """The graph with all windows written out that can be.
 
     Args:
         graph: The graph.
         kept: Results of calls that stay.
     """
-    wanted = {n.result for n in pools(graph) if n.result not in kept}
+    calls = (*pools(graph), *convolutions(graph))
+    wanted = {n.result for n in calls if n.result not in kept}
     if not wanted:
         return graph
     writer = _Writer(graph)
@@ -87,6 +124,56 @@ def with_windows(graph: KernelGraph, kept: Container[str] = ()) -> KernelGraph:
         extents=tuple(sorted(writer.extents.items())),
     )
     return _loaded_in_order(written) if graph.blocks else written
+
+
+def windows_given(program: KernelGraph) -> GathersGiven | None:
+    """The program with an input for the windows of each convolution.
+
+    Pooling is left.  None where there are no convolutions, and where some are of what
+    is computed: their windows are no input.
+    """
+    there = {i.name for i in program.inputs}
+    for node in program.applies:
+        if node.is_view and there.issuperset(node.values):
+            there.add(node.result)
+    wanted = {c.result for c in convolutions(program)}
+    others = [n for n in program.applies if n.op.convolves and n.result not in wanted]
+    read = {c.values[0] for c in convolutions(program)}
+    if not wanted or others or not read <= there:
+        return None
+    kept = {n.result for n in program.applies} - wanted
+    written = expand(with_windows(program, kept))
+    return with_gathers_given(written, hidden=True)
+
+
+def rounded_as_convolutions(graph: KernelGraph, windows: Container[str]) -> KernelGraph:
+    """The graph whose f32 products of windows round to TF32, where PyTorch's may.
+
+    Args:
+        graph: A μGraph.
+        windows: The inputs that they are; a block that multiplies others too stays.
+    """
+
+    def rounded(block: BlockGraph) -> BlockGraph:
+        own = {n.result for n in block.loads if n.source in windows}
+        if not _multiplies_only(block, own):
+            return block
+        return replace(block, schedule=replace(block.schedule, allow_tf32=True))
+
+    return map_blocks(graph, rounded) if convolutions_round() else graph
+
+
+def rounds_windows(block: BlockGraph) -> bool:
+    """Whether all that a block multiplies is picked, as elements of windows are."""
+    picked = {n.result for n in block.applies if n.op is table.GATHER}
+    hidden = {n.result for n in block.applies if n.op is table.WHERE}
+    return _multiplies_only(block, picked | hidden)
+
+
+def _multiplies_only(block: BlockGraph, values: AbstractSet[str]) -> bool:
+    """Whether a block has products, each of one of some values."""
+    products = [n for n in block.applies if n.op is table.MATMUL]
+    return bool(products) and all(not values.isdisjoint(n.values) for n in products)
 
 
 def _loaded_in_order(graph: KernelGraph) -> KernelGraph:
@@ -163,7 +250,7 @@ class _Axis:
     Attributes:
         given: The dim that they are of.
         place: The dim over the windows.
-        element: The dim over the elements of one.
+        element: The dim over the elements of one; none if a dim counts those of all.
         stride: From one window to the next.
         padding: By how much the first one begins ahead of the axis.
         dilation: From one element to the next.
@@ -199,19 +286,27 @@ class _Writer:
 
     def written(self, node: Apply) -> list[KernelNode]:
         """The nodes of one call; the last one has its name."""
-        self._nodes, reduction = [], node.op.pools
+        self._nodes = []
+        made = self._convolved(node) if node.op.convolves else self._pooled(node)
+        last = self._nodes[-1]
+        assert isinstance(last, Apply)
+        assert last.result == made
+        self._nodes[-1] = replace(last, result=node.result, location=node.location)
+        return self._nodes
+
+    def _pooled(self, node: Apply) -> Operand:
+        """What pooling makes."""
+        reduction = node.op.pools
         assert reduction is not None
         axes = self._axes(node)
-        ats = [self._position(axis) for axis in axes]
-        inside = self._all(
-            [w for a, at in zip(axes, ats, strict=True) for w in self._within(a, at)]
-        )
-        place = self._do(table.WHERE, inside, self._flat(axes, ats), scalar(0))
-        source, dim = self._in_one(node.values[0], axes)
-        picked = self._do(table.GATHER, source, place, attrs=(("dim", dim),))
+        elements = [self._index(axis.element) for axis in axes]
+        ats = list(map(self._position, axes, elements))
+        inside = self._inside(axes, ats)
+        names = [axis.given for axis in axes]
+        picked = self._picked(node.values[0], names, inside, self._flat(names, ats))
         fill = scalar(0 if reduction is table.SUM else -math.inf)
         over: Attrs = (("over", tuple(a.element for a in axes)),)
-        joined = self._do(
+        joined: Operand = self._do(
             reduction, self._do(table.WHERE, inside, picked, fill), attrs=over
         )
         if reduction is table.SUM:
@@ -222,11 +317,26 @@ class _Writer:
                 # What is counted is in f32, and so is what is divided by it.
                 attrs: Attrs = (("dtype", dtype.name),)
                 joined = self._do(table.CAST, joined, attrs=attrs)
-        last = self._nodes[-1]
-        assert isinstance(last, Apply)
-        assert last.result == joined
-        self._nodes[-1] = replace(last, result=node.result, location=node.location)
-        return self._nodes
+        return joined
+
+    def _convolved(self, node: Apply) -> Operand:
+        """What a convolution makes: products of weights and windows of all channels."""
+        source, weights = node.values
+        (channels,), (taken,) = node.axes("of")[1], node.axes("by")[1]
+        if taken != channels:
+            attrs: Attrs = (("dims", (taken,)), ("to", (channels,)))
+            weights = self._do(table.RENAME, weights, attrs=attrs)
+        names = [channels, *(axis[0] for axis in node.axes("by")[2:])]
+        weights, dim = self._in_one(weights, names)
+        channel, *elements = self._digits(dim, names)
+        axes = self._axes(node)
+        ats = list(map(self._position, axes, elements))
+        inside = self._inside(axes, ats)
+        names = [axis[0] for axis in node.axes("of")[1:]]
+        place = self._flat(names, [channel, *ats])
+        picked = self._picked(source, names, inside, place)
+        windows = self._do(table.WHERE, inside, picked, scalar(0))
+        return self._do(table.MATMUL, windows, weights, attrs=(("over", (dim,)),))
 
     def _axes(self, node: Apply) -> list[_Axis]:
         """The axes behind the batch and the channels."""
@@ -235,17 +345,40 @@ class _Writer:
         )
         numbers, once = node.numbers, (1,) * len(given)
         sides = (numbers["stride"], numbers["padding"], numbers.get("dilation", once))
-        windows = [self._dim("w", size) for size in numbers["kernel"]]
+        if node.op.convolves:
+            windows = [axis[0] for axis in node.axes("by")[2:]]
+        else:
+            windows = [self._dim("w", size) for size in numbers["kernel"]]
         return [
             _Axis(*names) for names in zip(given, made, windows, *sides, strict=True)
         ]
 
-    def _position(self, axis: _Axis) -> str:
+    def _digits(self, dim: str, names: Sequence[str]) -> list[str]:
+        """Positions in dims that one dim counts, row-major."""
+        index = self._index(dim)
+        found: list[str] = []
+        for at, name in enumerate(names):
+            each = extent_scalar(*names[at + 1 :])
+            digit = self._do(table.FLOOR_DIVIDE, index, each) if each.extents else index
+            if at > 0:
+                digit = self._do(table.REMAINDER, digit, extent_scalar(name))
+            found.append(digit)
+        return found
+
+    def _position(self, axis: _Axis, element: str) -> str:
         """Where on its axis each element of each window is."""
         first = self._do(table.MUL, self._index(axis.place), scalar(axis.stride))
-        further = self._do(table.MUL, self._index(axis.element), scalar(axis.dilation))
+        further = self._do(table.MUL, element, scalar(axis.dilation))
         begins = self._do(table.ADD, first, further)
         return self._do(table.SUB, begins, scalar(axis.padding))
+
+    def _inside(self, axes: list[_Axis], ats: list[str]) -> str:
+        """Whether positions are on all axes."""
+        both = zip(axes, ats, strict=True)
+        found, *others = [w for axis, at in both for w in self._within(axis, at)]
+        for other in others:
+            found = self._do(table.MUL, found, other)
+        return found
 
     def _within(self, axis: _Axis, at: str) -> tuple[str, str]:
         """Whether it is on the axis at all."""
@@ -253,29 +386,29 @@ class _Writer:
         ahead = self._do(table.LESS_EQUAL, scalar(0), at)
         return ahead, self._do(table.LESS, at, end)
 
-    def _all(self, conditions: list[str]) -> str:
-        """Whether all of some hold."""
-        found, *others = conditions
-        for other in others:
-            found = self._do(table.MUL, found, other)
-        return found
-
-    def _flat(self, axes: list[_Axis], ats: list[str]) -> str:
+    def _flat(self, names: Sequence[str], ats: Sequence[str]) -> str:
         """Positions on all axes as one, row-major."""
         found = ats[0]
-        for axis, at in zip(axes[1:], ats[1:], strict=True):
-            rows = self._do(table.MUL, found, Scalar(Fraction(1), ((axis.given, 1),)))
+        for name, at in zip(names[1:], ats[1:], strict=True):
+            rows = self._do(table.MUL, found, extent_scalar(name))
             found = self._do(table.ADD, rows, at)
         return found
 
-    def _in_one(self, source: str, axes: list[_Axis]) -> tuple[str, str]:
+    def _picked(
+        self, source: str, names: Sequence[str], inside: str, place: str
+    ) -> str:
+        """The elements of a tensor at places on its last axes, anything elsewhere."""
+        source, dim = self._in_one(source, names)
+        place = self._do(table.WHERE, inside, place, scalar(0))
+        return self._do(table.GATHER, source, place, attrs=(("dim", dim),))
+
+    def _in_one(self, source: str, names: Sequence[str]) -> tuple[str, str]:
         """A tensor with its last axes as one dim."""
-        given = tuple(axis.given for axis in axes)
-        if len(given) == 1:
-            return source, given[0]
-        sizes = [self.extents[name] or 1 for name in given]
-        dim = self._dim("_".join(given), math.prod(sizes))
-        of = AxisNames(tuple((name,) for name in given))
+        if len(names) == 1:
+            return source, names[0]
+        sizes = [self.extents[name] or 1 for name in names]
+        dim = self._dim("_".join(names), math.prod(sizes))
+        of = AxisNames(tuple((name,) for name in names))
         return self._do(table.FLATTEN, source, attrs=(("of", of), ("to", dim))), dim
 
     def _count(self, node: Apply, inside: str, over: Attrs) -> Operand:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.garbage import rarely_collected
 from mirage_dsl.core.hardware import Hardware
+from mirage_dsl.core.modes import convolutions_round
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import estimate, launched
 from mirage_dsl.cost.footprint import tensor_bytes
@@ -41,6 +42,7 @@ from mirage_dsl.rewrite.layouts import FlatForm, flattened
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.rewrite.sinking import GathersGiven, with_gathers_given
 from mirage_dsl.rewrite.sums import read_in_turn
+from mirage_dsl.rewrite.windows import windows_given
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
 from mirage_dsl.search.memo import Checkpoint, Memo
 from mirage_dsl.search.partition import Cutter, computed_again
@@ -331,6 +333,7 @@ class _Driver:
         waiting: µs that plans of several kernels take beside the roofline, at least.
         gathers: Those that are inputs of the forms, in the order of the forms.
         flattened: How the forms have fewer dims, if they have.
+        apart: Whether the forms keep the dims of the program.
         listed: Whether all structures of one kernel are wanted, and not the best.
     """
 
@@ -357,6 +360,7 @@ class _Driver:
     waiting: float = 0.0
     gathers: list[GathersGiven] = field(default_factory=list[GathersGiven])
     flattened: FlatForm | None = None
+    apart: bool = False
     listed: bool = False
 
     @property
@@ -406,6 +410,7 @@ class _Driver:
         if forms:
             if _takes_long_to_verify(forms[0]):
                 self._secure(forms[0])
+            plans += self._secured_with_windows()
             with self.budget.step(self.budget.joined):
                 self.written = forms[0]
                 forms[0] = rewritten(forms[0], Use.PROVEN)
@@ -414,6 +419,56 @@ class _Driver:
             self._hurry()
         plans += self._allowed(self.quick.plans)
         return self._ranked(plans)
+
+    def _secured_with_windows(self) -> list[Plan]:
+        """`_with_windows`, the best of them verified: that takes long."""
+        plans = self._with_windows()
+        best = min(filter(self._is_unseen, plans), key=_microseconds, default=None)
+        if best is not None:
+            self._try(best.graph, self.budget.secured, self.verified)
+        return plans
+
+    def _with_windows(self) -> list[Plan]:
+        """Plans whose convolutions of inputs are products of windows, in kernels.
+
+        A search of what they compute where windows are an input; blocks pick the
+        elements in the end.
+        """
+        given = windows_given(rewritten(self.program, Use.NORMAL))
+        if given is None or self.budget.late():
+            return []
+        segments = self.segments
+        if convolutions_round():
+            hardware = segments.hardware.rounding_products()
+            segments = replace(segments, hardware=hardware)
+        form = _Driver(
+            given.program,
+            segments,
+            self.k,
+            self.seed,
+            self.max_kernels,
+            self.verify,
+            self.progress,
+            apart=True,
+        )
+        found: list[Plan] = []
+        with self.budget.step(self.budget.joined):
+            found += sorted(form.unverified(), key=_microseconds)
+        structures: dict[str, KernelGraph] = {}
+        for plan in found:
+            structures.setdefault(_structure(plan), plan.graph)
+        made = (self.segments.picking(g, given) for g in structures.values())
+        plans = list(islice((p for p in made if p is not None), 2 * self.k))
+        return [p for p in plans if self.segments.constraints.admits(p.graph)]
+
+    def unverified(self) -> list[Plan]:
+        """What the search of the program as it is finds."""
+        plans = [Plan.of(self.program, self.segments.hardware)]
+        self.library = plans[0].microseconds
+        self.written = rewritten(self.program, Use.NORMAL)
+        self.forms.append(rewritten(self.written, Use.PROVEN))
+        self._search_forms(plans)
+        return plans
 
     def _ranked(self, plans: list[Plan]) -> list[Plan]:
         """The plans, best first, without iterations and masks that do nothing."""
@@ -718,7 +773,8 @@ class _Driver:
 
         As it is where gathers are inputs, or constraints name dims.
         """
-        if not self.gathers and self.segments.constraints == Constraints():
+        free = self.segments.constraints == Constraints() and not self.apart
+        if free and not self.gathers:
             self.flattened = flattened(form)
         return form if self.flattened is None else self.flattened.program
 

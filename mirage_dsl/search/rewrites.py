@@ -254,7 +254,7 @@ _ROWS = (
         "windows",
         Level.MUGRAPH,
         (Use.CALL,),
-        "pooling is a reduction of elements that are picked at positions",
+        "pooling and convolutions join elements that are picked at positions",
         with_windows,
     ),
     Rewrite(

@@ -48,9 +48,15 @@ from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.layouts import flattened
 from mirage_dsl.rewrite.loops import scanned_in_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
-from mirage_dsl.rewrite.sinking import with_gathers_given
+from mirage_dsl.rewrite.sinking import GathersGiven, with_gathers_given
 from mirage_dsl.rewrite.sums import InParts, in_parts, row_length
-from mirage_dsl.rewrite.windows import alone, in_place, pools, with_windows
+from mirage_dsl.rewrite.windows import (
+    alone,
+    in_place,
+    pools,
+    rounded_as_convolutions,
+    with_windows,
+)
 from mirage_dsl.search.budget import Budget, SearchBudget
 from mirage_dsl.search.memo import Memo, names_of, normal_text, renamed
 from mirage_dsl.search.partition import Cutter
@@ -628,6 +634,22 @@ class SegmentSearch:
         if best is None or best.microseconds > most:
             return None
         return best.graph if flat is None else flat.restored(best.graph)
+
+    def picking(self, graph: KernelGraph, given: GathersGiven) -> Plan | None:
+        """A μGraph whose blocks pick the elements of windows, at sizes for that.
+
+        f32 products of windows round to TF32, as convolutions of libraries do.  None
+        where windows would be stored.
+
+        Args:
+            graph: A μGraph with inputs in their place.
+            given: What these are.
+        """
+        whole = given.restored(rounded_as_convolutions(graph, given.picked))
+        fused = REWRITES["fuse-gathers"](whole)
+        if any(n.op.kind is Kind.GATHER for n in fused.applies):
+            return None
+        return self.sized_for_gathers(fused)
 
     def sized_for_gathers(self, graph: KernelGraph) -> Plan | None:
         """A μGraph with other sizes for its blocks that pick elements themselves.

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mirage_dsl.core.errors import CacheError, SearchError
 from mirage_dsl.core.files import typed
 from mirage_dsl.core.hardware import DEFAULT, Hardware, row_given
+from mirage_dsl.core.modes import convolutions_round
 from mirage_dsl.core.settings import (
     ASSERT_CACHE_HIT,
     BUDGET_SECONDS,
@@ -42,6 +43,7 @@ from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import Apply, KernelGraph, KernelNode
 from mirage_dsl.ir.text.printer import lines_of, with_lines
 from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.windows import rounds_windows
 from mirage_dsl.search.budget import SearchBudget
 from mirage_dsl.search.memo import Checkpoint, names_of, renamed
 from mirage_dsl.search.result import Candidate, SearchResult
@@ -258,15 +260,15 @@ def _verified(
     from mirage_dsl.verify.verifier import identity, verify
 
     program, ends = result.program, time.monotonic() + seconds
+    convolves = convolutions_round() and any(n.op.convolves for n in program.applies)
     kept: list[Candidate] = []
     for graph in (c.mugraph for c in result.candidates):
         if kept and time.monotonic() > ends:
             break
         check_or_raise(graph)
-        if any(b.schedule.allow_tf32 for b in graph.blocks):
-            raise CacheError(
-                "a candidate rounds operands to TF32, which no search does"
-            )
+        rounded = [b for b in graph.blocks if b.schedule.allow_tf32]
+        if rounded and not (convolves and all(map(rounds_windows, rounded))):
+            raise CacheError("a candidate rounds operands to TF32 where no search does")
         certificate = identity(program) if graph == program else verify(graph, program)
         if not certificate.ok:
             raise CacheError(f"a candidate is refused: {certificate}")
@@ -688,6 +690,8 @@ def search_key(program: KernelGraph, request: _Request) -> Key:
         **options,
         "code": code_version(),
     }
+    if any(n.op.convolves for n in program.applies):
+        parts["convolutions"] = "TF32" if convolutions_round() else "f32"
     return Key(MUGRAPHS, tuple(parts.items()))
 
 

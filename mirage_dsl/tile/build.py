@@ -42,7 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any, Generic, Literal, TypeVar
@@ -65,6 +65,7 @@ from mirage_dsl.core.types import (
     f32,
     i32,
     i64,
+    scalar,
 )
 from mirage_dsl.ir.analysis.bounds import shift_row
 from mirage_dsl.ir.analysis.launches import Announced, after_wait, asked_ahead, launches
@@ -105,12 +106,14 @@ from mirage_dsl.ops.table import (
     CAST,
     CONCAT,
     EXP,
+    FLOOR_DIVIDE,
     LESS,
     LESS_EQUAL,
     MAX,
     MAXIMUM,
     MINIMUM,
     MUL,
+    REMAINDER,
     SLICE,
     SUB,
     WHERE,
@@ -191,12 +194,14 @@ class Suited(Generic[Around]):
         around: Its kernel graph.
         types: Of the block's values.
         pieces: Its pieces, at the sizes that it was made suited for.
+        under: By gathers that read 0 where a truth value is false, that value.
     """
 
     block: BlockGraph
     around: Around
     types: Mapping[str, TensorType]
     pieces: Pieces
+    under: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def suited(block: BlockGraph, around: Around) -> Suited[Around]:
@@ -219,8 +224,12 @@ def eager(block: BlockGraph, around: Around) -> Suited[Around]:
         UnsupportedError: As `suited`.
     """
     types = block_types(block, around.types)
-    split = split_concats(block, types)
-    types = _types_after(split, block, around, types)
+    certain = without_certain(block, types, around)
+    types = _types_after(certain, block, around, types)
+    hidden, under = with_hidden(certain, types)
+    types = _types_after(hidden, certain, around, types)
+    split = split_concats(hidden, types)
+    types = _types_after(split, hidden, around, types)
     apart, around = split_lanes(split, around, types)
     types = _types_after(apart, split, around, types)
     paired, around = split_pairs(apart, around, types)
@@ -230,7 +239,7 @@ def eager(block: BlockGraph, around: Around) -> Suited[Around]:
     widened = widen_joins(rowed, types)
     types = _types_after(widened, rowed, around, types)
     pieces = Pieces(widened, types, around.extents, around.most)
-    return Suited(widened, around, types, pieces)
+    return Suited(widened, around, types, pieces, under)
 
 
 def _types_after(
@@ -845,7 +854,7 @@ def defer(given: Suited[Around], sums: Mapping[str, Apply]) -> Suited[Around]:
     block, around = map_nodes(given.block, deferred), given.around
     types = {n.result: known[n.result] for n in block.made}
     pieces = Pieces(block, types, around.extents, around.most)
-    return Suited(block, around, types, pieces)
+    return Suited(block, around, types, pieces, given.under)
 
 
 def _reduction(block: BlockGraph, value: str) -> Apply | None:
@@ -1472,24 +1481,12 @@ class Picked:
     holds: bool = True
 
 
-def picked(
-    block: BlockGraph,
-    types: Mapping[str, TensorType],
-    outer: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-) -> Mapping[str, Picked]:
-    """By the names of a block's gathers, how they are loaded.
-
-    Args:
-        block: The block.
-        types: Of its values.
-        outer: Of tensors.
-        extents: Of all dims.
-    """
-    gathers = [n for n in block.applies if n.op.kind is Kind.GATHER]
+def picked(given: Suited[Any]) -> Mapping[str, Picked]:
+    """By the names of a block's gathers, how they are loaded."""
+    gathers = [n for n in given.block.applies if n.op.kind is Kind.GATHER]
     if not gathers:
         return {}
-    looking = _Looking(block, types, outer, extents)
+    looking = _Looking(given)
     return {node.result: looking.at(node) for node in gathers}
 
 
@@ -1508,17 +1505,14 @@ def unread(block: BlockGraph, gathers: Mapping[str, Picked]) -> frozenset[str]:
 
 
 class _Looking:
-    def __init__(
-        self,
-        block: BlockGraph,
-        types: Mapping[str, TensorType],
-        outer: Mapping[str, TensorType],
-        extents: Mapping[str, int | None],
-    ) -> None:
+    def __init__(self, given: Suited[Any]) -> None:
+        block, around = given.block, given.around
         self._made: Mapping[str, ValueNode] = makers(block)
         self._place = {n.result: at for at, n in enumerate(block.nodes)}
         self._users: Mapping[str, list[BlockNode]] = users(block.nodes)
-        self._types, self._outer, self._extents = types, outer, extents
+        self._types, self._under = given.types, given.under
+        self._outer: Mapping[str, TensorType] = around.types
+        self._extents: Mapping[str, int | None] = around.extents
         self._settled = {s.value for s in block.settled}
         self._values: dict[str, Values | None] = {}
 
@@ -1551,6 +1545,8 @@ class _Looking:
         """
         index = node.values[1]
         under, holds = self._chosen_by(node)
+        if node.result in self._under:
+            under, holds = self._under[node.result], True
         true = frozenset[str]()
         if under is not None and holds:
             true = self._all_true(under)
@@ -1757,6 +1753,165 @@ class _Looking:
         return index
 
 
+# -- What holds in every call ----------------------------------------------------------
+
+
+def without_certain(
+    block: BlockGraph, types: Mapping[str, TensorType], around: Outer
+) -> BlockGraph:
+    """The block without conditions of positions that hold wherever elements are read.
+
+    As those of windows without padding, of which none is outside:
+
+        i = less at, w        (at is never as large)
+        m = mul i, j                               g = gather x, at dim(w)
+        p = where m, at, 0              →          v = where j, g, 0
+        g = gather x, p dim(w)
+        v = where m, g, 0
+    """
+    if not any(n.op.kind is Kind.GATHER for n in block.applies):
+        return block
+    certain = _Certain(block, types, around)
+    nodes = certain.nodes()
+    if not certain.names:
+        return block
+    kept = {s.value for s in block.settled}
+    found: list[BlockNode] = []
+    for node in reversed(nodes):
+        if not isinstance(node, Apply | BlockLoad) or node.result in kept:
+            found.append(node)
+            kept.update(operands_of(node))
+    return replace(block, nodes=tuple(reversed(found)))
+
+
+def certain_of(graph: KernelGraph) -> frozenset[str]:
+    """What `without_certain` leaves out of the blocks of a graph at its extents."""
+    around, found = outer_of(graph), set[str]()
+    for block in graph.blocks:
+        if any(n.op.kind is Kind.GATHER for n in block.applies):
+            certain = _Certain(block, block_types(block, around.types), around)
+            certain.nodes()
+            found |= certain.names.keys()
+    return frozenset(found)
+
+
+class _Certain:
+    """Which truth values are true at all positions, and what is read in whose place."""
+
+    def __init__(
+        self, block: BlockGraph, types: Mapping[str, TensorType], around: Outer
+    ) -> None:
+        self.names: dict[str, str] = {}
+        self._block, self._types, self._around = block, types, around
+        self._users: Mapping[str, list[BlockNode]] = users(block.nodes)
+        self._settled = {s.value for s in block.settled}
+        self._spans: dict[str, Span] = {}
+        self._true: set[str] = set()
+
+    def nodes(self) -> list[BlockNode]:
+        """The nodes of the block without those in whose place others are read."""
+        return [n for n in map(self._node, self._block.nodes) if n is not None]
+
+    def _node(self, node: BlockNode) -> BlockNode | None:
+        """The node as it reads others; None where another is read in its place."""
+        node = with_operands(node, self.names)
+        if not isinstance(node, BlockLoad | Apply) or node.result in self._settled:
+            return node
+        if self._types[node.result].dtype == boolean:
+            return self._truth(node)
+        if isinstance(node, Apply) and node.op is WHERE:
+            condition, first, _ = node.operands
+            if condition in self._true and isinstance(first, str):
+                return self._as(first, node)
+        span = _span(node, self._spans, self._around.types, self._around.extents)
+        if span is not None:
+            inside = isinstance(node, BlockLoad)
+            # Lanes outside are not read.
+            self._spans[node.result] = (0, span[1] // 2 - 1) if inside else span
+        return node
+
+    def _truth(self, node: BlockLoad | Apply) -> BlockNode | None:
+        """The same of a truth value."""
+        if not isinstance(node, Apply):
+            return node
+        if node.op in (LESS, LESS_EQUAL):
+            parts = [
+                _operand(o, self._spans, self._around.extents) for o in node.operands
+            ]
+            if parts[0] is not None and parts[1] is not None:
+                strict = node.op is LESS
+                if parts[0][1] + strict <= parts[1][0]:
+                    self._true.add(node.result)
+        elif node.op is MUL:
+            others = [v for v in node.values if v not in self._true]
+            if not others:
+                self._true.add(node.result)
+            elif len(others) < len(node.values):
+                return self._as(others[0], node)
+        return node
+
+    def _as(self, other: str, node: Apply) -> BlockNode | None:
+        """A node whose readers can read another value; itself where they cannot."""
+        kind, own = self._types[other], self._types[node.result]
+        spread = all(
+            isinstance(u, Apply) and u.op.kind is Kind.ELEMENTWISE
+            for u in self._users.get(node.result, [])
+        )
+        alike = {*kind.names} == {*own.names} or spread
+        if kind.dtype != own.dtype or not alike:
+            return node
+        self.names[node.result] = other
+        return None
+
+
+# -- What is read as 0 -----------------------------------------------------------------
+
+
+def with_hidden(
+    block: BlockGraph, types: Mapping[str, TensorType]
+) -> tuple[BlockGraph, Mapping[str, str]]:
+    """The block whose gathers read 0 themselves where all that is made of them is 0.
+
+        g = gather x, at dim(w)
+        v = where m, g, 0           →    v = gather x, at dim(w)     (0 but under m)
+
+    So a product reads what was loaded, as it lies.  Also the truth values, by gathers.
+    """
+    hiding: dict[str, Apply] = {}
+    if any(n.op.kind is Kind.GATHER for n in block.applies):
+        hiding = _hiding(block, types)
+    under = {n.result: n.values[0] for n in hiding.values()}
+    found: list[BlockNode] = []
+    for node in block.nodes:
+        if isinstance(node, Apply) and node.result in hiding:
+            found.append(replace(node, result=hiding[node.result].result))
+        elif not isinstance(node, Apply) or node.result not in under:
+            found.append(node)
+    return (replace(block, nodes=tuple(found)) if under else block), under
+
+
+def _hiding(block: BlockGraph, types: Mapping[str, TensorType]) -> dict[str, Apply]:
+    """By gathers what alone reads them, and has 0 in the place of some elements."""
+    place = {n.result: at for at, n in enumerate(block.nodes)}
+    made, readers = makers(block), users(block.nodes)
+    found: dict[str, Apply] = {}
+    for node in block.applies:
+        if node.op is not WHERE or node.operands[2] != scalar(0):
+            continue
+        condition, chosen, _ = node.operands
+        gather = made.get(str(chosen))
+        if not isinstance(gather, Apply) or gather.op.kind is not Kind.GATHER:
+            continue
+        several = len(types[gather.values[1]].names) > 1
+        alone = len(readers[gather.result]) == 1 and several
+        if not alone or not isinstance(condition, str):
+            continue
+        narrow = {*types[condition].names} <= {*types[gather.result].names}
+        if narrow and place[condition] < place[gather.result]:
+            found[gather.result] = node
+    return found
+
+
 # -- In 32 bits ------------------------------------------------------------------------
 
 
@@ -1833,6 +1988,16 @@ def _span(
         return min(corners), max(corners)
     if node.op in (MAXIMUM, MINIMUM, WHERE):
         return min(a, c), max(b, d)
+    return _divided(node.op, (a, b), c) if 0 < c == d else None
+
+
+def _divided(op: Operator, span: Span, by: int) -> Span | None:
+    """`_span` of integers that are divided by a number above 0."""
+    first, last = span
+    if op is FLOOR_DIVIDE:
+        return first // by, last // by
+    if op is REMAINDER:
+        return 0, min(last, by - 1) if first >= 0 else by - 1
     return None
 
 
@@ -1988,7 +2153,7 @@ class _Builder:
         self._wiring = Wiring(block, self._layout)
         around = self._outer
         self._narrow = narrow(block, types, around.types, around.extents)
-        self._picked = picked(block, types, around.types, around.extents)
+        self._picked = picked(given)
         self._unread = unread(block, self._picked) if self._picked else frozenset[str]()
         self._loads = {n.result: n for n in block.loads}
         self._body: list[Statement] = []

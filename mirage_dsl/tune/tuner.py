@@ -33,6 +33,7 @@ from mirage_dsl.backends.base import DEFAULT_BACKEND, Backend, backend_named
 from mirage_dsl.core.errors import CacheError
 from mirage_dsl.core.files import typed
 from mirage_dsl.core.hardware import DEFAULT, Hardware, architecture_of
+from mirage_dsl.core.modes import convolutions_round
 from mirage_dsl.core.settings import (
     ASSERT_CACHE_HIT,
     BUDGET_SECONDS,
@@ -887,12 +888,10 @@ def allowed_tf32() -> Tf32:
     """How PyTorch multiplies f32 in this process."""
     import torch
 
-    # Later versions refuse the older question where the newer setting was used.
-    cudnn: Any = getattr(torch.backends.cudnn, "conv", None)
     matmul: Any = torch.backends.cuda.matmul
-    if hasattr(cudnn, "fp32_precision"):
-        return Tf32(cudnn.fp32_precision == "tf32", matmul.fp32_precision == "tf32")
-    return Tf32(torch.backends.cudnn.allow_tf32, matmul.allow_tf32)
+    newer = hasattr(matmul, "fp32_precision")
+    products = matmul.fp32_precision == "tf32" if newer else matmul.allow_tf32
+    return Tf32(convolutions_round(), products)
 
 
 def input_spec(item: Input, program: KernelGraph) -> InputSpec:

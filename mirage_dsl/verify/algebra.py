@@ -24,7 +24,7 @@ from mirage_dsl.ir.analysis.integers import (
 )
 from mirage_dsl.ir.evaluate import as_format
 from mirage_dsl.ops.definition import Axes, Numbers, Operator, Truth
-from mirage_dsl.ops.makers import known_values
+from mirage_dsl.ops.makers import gathered, known_values
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.constants import Number, read_number
 from mirage_dsl.verify.fields import IntArray, Trials, power, subtract
@@ -931,14 +931,11 @@ class ResidueDomain:
         assert index.exact is not None
         extent = value.top.shape[axis + 1]
         wanted = index.exact.astype(np.int64)
+        if (wanted == wanted[:1]).all():
+            # As positions are that follow from no data.
+            wanted = wanted[:1]
         inside = (wanted >= -extent) & (wanted < extent)
-        found = value.each(
-            lambda a: np.take_along_axis(
-                np.broadcast_to(a, (len(wanted), *a.shape[1:])),
-                wanted % extent,
-                axis + 1,
-            )
-        )
+        found = value.each(lambda a: gathered(a, wanted % extent, axis + 1))
         if inside.all():
             return found
         inside = np.broadcast_to(inside, found.top.shape)

@@ -57,7 +57,7 @@ from mirage_dsl.ir.maps import (
 )
 from mirage_dsl.ir.walk import map_nodes, operands_of, results_of
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import LESS, LESS_EQUAL, WHERE
+from mirage_dsl.ops.table import FLATTEN, LESS, LESS_EQUAL, WHERE
 from mirage_dsl.tile.build import paired_dims
 from mirage_dsl.verify.constants import brought_together, literals, with_literals
 
@@ -1052,6 +1052,8 @@ def _narrower_than_windows(program: KernelGraph, small: KernelGraph) -> dict[str
     """
     counted = {d.name for index in program.indices for d in index.axis}
     types, found = kernel_types(program), dict[str, int]()
+    joined = (n for n in program.applies if n.op is FLATTEN)
+    factors = {str(n.attr("to")): n.axes("of") for n in joined}
     for node in program.applies:
         if node.op.kind is not Kind.GATHER:
             continue
@@ -1060,7 +1062,10 @@ def _narrower_than_windows(program: KernelGraph, small: KernelGraph) -> dict[str
             by = _sure(small.extent_of, name) + 1 - _sure(small.extent_of, dim)
             longer = (program.extent_of[name] or 0) < (program.extent_of[dim] or 0)
             if longer and by > 0:
-                found[dim] = max(found.get(dim, 0), by)
+                # Of channels, which both may have, no more would help.
+                last = factors[dim][-1][-1] if dim in factors else dim
+                rows = _sure(small.extent_of, dim) // _sure(small.extent_of, last)
+                found[last] = max(found.get(last, 0), -(-by // rows))
     return found
 
 

@@ -42,8 +42,8 @@ from mirage_dsl.ir.maps import derived_extents, iterations, known_extents, piece
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.rewrite.loops import unproven
-from mirage_dsl.rewrite.windows import pools, with_windows
-from mirage_dsl.tile.build import programs
+from mirage_dsl.rewrite.windows import convolutions, pools, with_windows
+from mirage_dsl.tile.build import certain_of, programs
 from mirage_dsl.tile.check import check_or_raise
 from mirage_dsl.tile.evaluate import evaluate_tiles
 from mirage_dsl.tile.program import Lane, TileProgram, pieces_of, walk
@@ -132,7 +132,8 @@ def tile_level(candidate: KernelGraph, small: KernelGraph) -> BlockEvaluator | N
     try:
         found = programs(candidate, sized=False, most=most)
         pairs = zip(found, small.blocks, strict=True)
-        if not all(holds_at(p, b, small.extent_of) for p, b in pairs):
+        held = all(holds_at(p, b, small.extent_of) for p, b in pairs)
+        if not held or certain_of(candidate) != certain_of(small):
             found = programs(small)
     except UnsupportedError:
         return None
@@ -305,15 +306,19 @@ def _is_integer(value: Any, least: int) -> bool:
 def _with_windows_alike(
     candidate: KernelGraph, program: KernelGraph
 ) -> tuple[KernelGraph, KernelGraph]:
-    """Both with their pooling written out, but for what they call alike.
+    """Both with their windows written out, but for what they call alike.
 
     What PyTorch computes stands for itself there, which takes less.
     """
-    theirs, ours = pools(candidate), pools(program)
-    if len(theirs) == len(ours):
+    theirs, ours = (
+        {n.result: n.op.function for n in (*pools(g), *convolutions(g))}
+        for g in (candidate, program)
+    )
+    as_many = len(pools(candidate)) == len(pools(program))
+    # Equal convolutions may be one.
+    if as_many and set(theirs.values()) == set(ours.values()):
         return candidate, program
-    calls = {n.result: n.op for n in ours}
-    kept = {n.result for n in theirs if calls.get(n.result) is n.op}
+    kept = {name for name, what in theirs.items() if ours.get(name) == what}
     return with_windows(candidate, kept), with_windows(program, kept)
 
 

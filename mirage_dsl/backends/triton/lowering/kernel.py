@@ -62,7 +62,7 @@ from mirage_dsl.ir.graph import (
 )
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.makers import JOIN_PREFIX
-from mirage_dsl.ops.table import CAST, SUB, WHERE
+from mirage_dsl.ops.table import CAST, MUL, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order, suited
 from mirage_dsl.tile.combined import (
     Narrowed,
@@ -1841,17 +1841,30 @@ class _Printer:
             text = f"tl.fma({a}, {b}, 0.0)"
         else:
             text = step.op.triton.format(*forms)
-            if step.op.triton.endswith(AS_NUMBER) and step.result in self._chosen_by:
-                self._truth(step, text.removesuffix(AS_NUMBER))
-                return
+            if step.result in self._chosen_by:
+                held = self._held(step, text)
+                if held is not None:
+                    self._truth(step, held)
+                    return
             chosen = self._variables.get(str(step.operands[0]))
             if step.op is WHERE and chosen and chosen.name in self._truths:
                 holds = self._truths[chosen.name] + subscript(chosen.axes, order)
                 text = f"tl.where({holds}, {forms[1]}, {forms[2]})"
         self._name(step, self._bind(step.result, text))
 
+    def _held(self, step: Compute, text: str) -> str | None:
+        """The bits of a truth value; None where it is but a number."""
+        if step.op.triton.endswith(AS_NUMBER):
+            return text.removesuffix(AS_NUMBER)
+        read = [self._variables[o] for o in step.operands if isinstance(o, str)]
+        known = [v for v in read if v.name in self._truths]
+        if step.op is not MUL or len(known) != len(step.operands):
+            return None
+        axes = step.tile.axes
+        return " & ".join(self._truths[v.name] + subscript(v.axes, axes) for v in known)
+
     def _truth(self, step: Compute, text: str) -> None:
-        """A comparison that decides what is read, also as the bits that it gives.
+        """What decides what is read, also as the bits that it gives.
 
         Triton loads lanes together if it sees that a mask is the same for them, which
         it does not where truth values are numbers.
@@ -2122,7 +2135,11 @@ def _deciding(program: TileProgram) -> frozenset[str]:
         if isinstance(s, Compute) and s.op is WHERE and s.tile.dtype.is_integer
     )
     under = (a.under for a in along)
-    return frozenset(n for n in (*chosen, *under) if isinstance(n, str))
+    found = {n for n in (*chosen, *under) if isinstance(n, str)}
+    for s in reversed(statements):
+        if isinstance(s, Compute) and s.op is MUL and s.result in found:
+            found.update(o for o in s.operands if isinstance(o, str))
+    return frozenset(found)
 
 
 def _read_on(program: TileProgram) -> frozenset[str]:
