@@ -77,13 +77,17 @@ def pools(graph: KernelGraph) -> tuple[Apply, ...]:
 
 
 def convolutions(graph: KernelGraph) -> tuple[Apply, ...]:
-    """The convolutions that can be written out: those of all channels at once."""
+    """The convolutions that can be written out: those of all channels at once.
+
+    Not where what they make counts its channels by the dim that what they read does.
+    """
     return tuple(
         n
         for n in graph.applies
         if n.op.convolves
         if n.numbers["groups"] == (1,)
         if _has_known_axes(n, graph)
+        if n.axes("by")[0] != n.axes("of")[1]
     )
 
 
