@@ -140,11 +140,11 @@ def windows_given(program: KernelGraph) -> GathersGiven | None:
     for node in program.applies:
         if node.is_view and there.issuperset(node.values):
             there.add(node.result)
-    wanted = {c.result for c in convolutions(program)}
-    others = [n for n in program.applies if n.op.convolves and n.result not in wanted]
-    read = {c.values[0] for c in convolutions(program)}
-    if not wanted or others or not read <= there:
+    calls = convolutions(program)
+    some = len(calls) < sum(n.op.convolves for n in program.applies)
+    if not calls or some or not all(c.values[0] in there for c in calls):
         return None
+    wanted = {c.result for c in calls}
     kept = {n.result for n in program.applies} - wanted
     written = expand(with_windows(program, kept))
     return with_gathers_given(written, hidden=True)

@@ -421,8 +421,13 @@ class _Driver:
         return self._ranked(plans)
 
     def _secured_with_windows(self) -> list[Plan]:
-        """`_with_windows`, the best of them verified: that takes long."""
+        """`_with_windows`, the best of them verified: that takes long.
+
+        Where all are listed, each is when it is taken.
+        """
         plans = self._with_windows()
+        if self.listed:
+            return plans
         best = min(filter(self._is_unseen, plans), key=_microseconds, default=None)
         if best is not None:
             self._try(best.graph, self.budget.secured, self.verified)

@@ -1786,12 +1786,16 @@ def without_certain(
 
 def certain_of(graph: KernelGraph) -> frozenset[str]:
     """What `without_certain` leaves out of the blocks of a graph at its extents."""
+    picking = [
+        b for b in graph.blocks if any(n.op.kind is Kind.GATHER for n in b.applies)
+    ]
+    if not picking:
+        return frozenset()
     around, found = outer_of(graph), set[str]()
-    for block in graph.blocks:
-        if any(n.op.kind is Kind.GATHER for n in block.applies):
-            certain = _Certain(block, block_types(block, around.types), around)
-            certain.nodes()
-            found |= certain.names.keys()
+    for block in picking:
+        certain = _Certain(block, block_types(block, around.types), around)
+        certain.nodes()
+        found |= certain.names.keys()
     return frozenset(found)
 
 
