@@ -413,6 +413,11 @@ class Loads:
     turned: Flags
     readers: Column
 
+    @cached_property
+    def windows(self) -> Flags:
+        """Which loads read windows."""
+        return flags(len(steps) > 1 for steps in self.steps)[:, None]
+
 
 @dataclass(frozen=True, eq=False)
 class Work:

@@ -493,7 +493,7 @@ class _Sweep:
         looped = self.facts.block.loop is not None
         usual = {4, 8} if products else {4, 8, 16}
         stages = (2, 4) if few else (2, 3, 4, 5, 6)
-        if any(len(steps) > 1 for steps in self.facts.plain.tables.loads.steps):
+        if self.facts.plain.tables.loads.windows.any():
             # A warp wants neighbours, and windows do not go through shared memory.
             usual, stages = usual | {1, 2}, (1,)
         elif self.facts.copies_words:
