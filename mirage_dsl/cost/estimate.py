@@ -163,7 +163,8 @@ def traffic(
     hardware = footprint.hardware
     blocks, slots = footprint.blocks, hardware.sms * resident
     reads = _reads(footprint, inside, np.ceil(blocks / slots))
-    written = _bytes_by_store(footprint).sum(axis=0)
+    by_store = _bytes_by_store(footprint)
+    written = by_store.sum(axis=0)
     stores = footprint.facts.tables.stores
     stored = _runs(footprint, stores.runs, stores.itemsize)
     through = reads.through + written / _whole_sectors(*stored).mean(axis=0)
@@ -181,7 +182,7 @@ def traffic(
     )
     dram = reads.cold + written
     slowed = dram + VISIT * _page_visits(footprint, resident)
-    slowed = slowed + _partly_written(footprint, *stored)
+    slowed = slowed + _partly_written(footprint, by_store, *stored)
     slowed = slowed / _rate_of_runs(footprint, stored[0])
     streaming = norm(LATENCY_NORM, slowed / hardware.dram_rate * crowded, latency)
     words = _copied_by_words(footprint) / (hardware.word_copies * hardware.sms)
@@ -259,24 +260,26 @@ def _copied_by_words(footprint: Footprint) -> Numbers:
     the operands of products.
     """
     loads = footprint.facts.tables.loads
-    if footprint.facts.products:
+    single = loads.looped & (loads.itemsize == BYTES_PER_COPY)
+    if footprint.facts.products or not single.any():
         return np.zeros(len(footprint.points))
     run, pitch = _runs(footprint, loads.runs, loads.itemsize)
     lanes = run / loads.itemsize / (WARP * footprint.block_warps)
     share = np.maximum(2 * lanes, 1.0) ** -SHORT_OF_THREADS
-    slow = loads.looped & (loads.itemsize == BYTES_PER_COPY) & (lanes < 2)
+    slow = single & (lanes < 2)
     slow &= (pitch % (2 * BYTES_PER_COPY) != 0) & (footprint.points.num_stages > 1)
     asked = loaded(footprint) * footprint.blocks
     return np.where(slow, asked * share, 0.0).sum(axis=0)
 
 
-def _partly_written(footprint: Footprint, run: Numbers, pitch: Numbers) -> Numbers:
+def _partly_written(
+    footprint: Footprint, written: Numbers, run: Numbers, pitch: Numbers
+) -> Numbers:
     """What streams more where tiles store parts of sectors and lines, in bytes.
 
     They are whole before they leave L2, where a result fits there.
     """
     stores = footprint.facts.tables.stores
-    written = _bytes_by_store(footprint)
     leaves = written > HELD_IN_L2 * footprint.hardware.l2_bytes
     if not leaves.any():
         return np.zeros(len(footprint.points))
@@ -312,14 +315,10 @@ def loaded(footprint: Footprint) -> Numbers:
 def _read_once(footprint: Footprint) -> Numbers:
     """How many elements the lanes of a tile read, for each lane, by load."""
     steps = footprint.facts.tables.loads.steps
+    if not any(steps):
+        return np.ones((len(steps), len(footprint.points)))
     found = [_share_of_lanes(footprint, own) for own in steps]
     return np.array(found).reshape(len(steps), len(footprint.points))
-
-
-def _of_windows(footprint: Footprint) -> NDArray[np.bool_]:
-    """Which loads read windows, as a column."""
-    loads = footprint.facts.tables.loads
-    return np.array([[len(steps) > 1] for steps in loads.steps]).reshape(-1, 1)
 
 
 def _share_of_lanes(footprint: Footprint, steps: Mapping[int, int]) -> Numbers:
@@ -406,11 +405,13 @@ def _side_by_side(footprint: Footprint, run: Numbers) -> Numbers:
     row 1.6 to 2.2, 3.2 to 5.7, and 11 to 19.
     """
     loads = footprint.facts.tables.loads
+    if not loads.windows.any():
+        return np.ones_like(run)
     lanes = run / loads.itemsize / (WARP * footprint.block_warps)
     share = np.minimum(1.0, lanes) ** 3
     ahead = loads.looped & (footprint.points.num_stages > 1)
     share = np.where(ahead, share * WINDOWS_AHEAD, share)
-    return np.where(_of_windows(footprint), share, 1.0)
+    return np.where(loads.windows, share, 1.0)
 
 
 def _rate_of_runs(footprint: Footprint, run: Numbers) -> Numbers:

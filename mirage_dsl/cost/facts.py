@@ -206,7 +206,8 @@ class Live:
 
     Attributes:
         names: The values.
-        at: A matrix of 0 and 1: one row a step, one column a value.
+        at: A matrix of 0 and 1: one row a step, one column a value.  Steps at which
+            no more lives than at another one are left out, but for products.
         products: The row of each product, by its result.
     """
 
@@ -216,7 +217,7 @@ class Live:
 
 
 def live_tiles(flow: Flow, steps: Sequence[Step]) -> Live:
-    """Values that live in registers, and which of them are live at each step.
+    """Values that live in registers, and which of them are live at which steps.
 
     Args:
         flow: Of a program.
@@ -225,17 +226,31 @@ def live_tiles(flow: Flow, steps: Sequence[Step]) -> Live:
     spans = _spans(flow, steps)
     column = {name: at for at, name in enumerate(spans)}
     live = np.zeros((len(steps), len(spans)))
-    products: dict[str, int] = {}
+    products: dict[int, str] = {}
     for name, (start, end) in spans.items():
         live[start : max(end, start + 1), column[name]] = 1.0
     for row, (statement, _) in enumerate(steps):
         if isinstance(statement, Product):
-            products[statement.result] = row
+            products[row] = statement.result
             # A product reads its operands until its result is complete.
             for value in flow.factors(statement):
                 if value in column:
                     live[row, column[value]] = 1.0
-    return Live(tuple(spans), live, products)
+    rows = sorted({*_fullest(live), *products})
+    found = {products[row]: at for at, row in enumerate(rows) if row in products}
+    return Live(tuple(spans), live[rows], found)
+
+
+def _fullest(live: NDArray[np.float64]) -> list[int]:
+    """The rows of a matrix of 0 and 1 whose ones no other row has; of equals the first.
+
+    Products with the matrix are small then: the library splits larger ones among
+    threads, which take longer to wait for the next one than it takes.
+    """
+    # [i, j] says whether row j has all ones of row i.
+    within = live @ (1.0 - live).T == 0
+    other = ~within.T | np.tri(len(live), k=-1, dtype=bool)
+    return np.flatnonzero(~(within & other).any(axis=1)).tolist()
 
 
 def _spans(flow: Flow, steps: Sequence[Step]) -> dict[str, tuple[int, int]]:
@@ -437,6 +452,11 @@ class Loads:
     turned: Flags
     readers: Column
     picked: Flags
+
+    @cached_property
+    def windows(self) -> Flags:
+        """Which loads read windows."""
+        return flags(len(steps) > 1 for steps in self.steps)[:, None]
 
 
 @dataclass(frozen=True, eq=False)

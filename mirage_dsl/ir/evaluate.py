@@ -196,11 +196,8 @@ class NamedArrays(Generic[V]):
         if tuple(labels) == named.labels:
             return named
         order = tuple(named.axis(n) for n in labels)
-        return replace(
-            named,
-            value=self.domain.transpose(named.value, order),
-            labels=tuple(labels),
-        )
+        value = self.domain.transpose(named.value, order)
+        return Named(value, tuple(labels), named.masks)
 
     def split_axis(
         self, named: Named[V], label: Label, outer: Label, size: int
@@ -215,9 +212,8 @@ class NamedArrays(Generic[V]):
         shape[at : at + 1] = [count, size]
         labels = list(named.labels)
         labels.insert(at, outer)
-        return replace(
-            named, value=self.domain.reshape(value, tuple(shape)), labels=tuple(labels)
-        )
+        value = self.domain.reshape(value, tuple(shape))
+        return Named(value, tuple(labels), named.masks)
 
     def join_axes(
         self, named: Named[V], outer: Label, label: Label, extent: int
@@ -233,7 +229,7 @@ class NamedArrays(Generic[V]):
         if shape[at] > extent:
             value = self.domain.take(value, at, 0, extent)
         labels.remove(outer)
-        return replace(moved, value=value, labels=tuple(labels))
+        return Named(value, tuple(labels), moved.masks)
 
     def repeated(self, named: Named[V], label: Label, count: int) -> Named[V]:
         """The value once for each index of a new first axis."""
@@ -241,7 +237,7 @@ class NamedArrays(Generic[V]):
         value = self.domain.reshape(named.value, (1, *shape))
         if count > 1:
             value = self.domain.concat([value] * count, 0)
-        return replace(named, value=value, labels=(label, *named.labels))
+        return Named(value, (label, *named.labels), named.masks)
 
     def masked(self, named: Named[V], labels: Iterable[Label], fill: float) -> Named[V]:
         """`fill` in place of the padding along the axes `labels`."""
@@ -251,7 +247,8 @@ class NamedArrays(Generic[V]):
         keep = masks[0].aligned(named.labels)
         for mask in masks[1:]:
             keep = keep & mask.aligned(named.labels)
-        return replace(named, value=self.domain.mask(named.value, keep, fill))
+        value = self.domain.mask(named.value, keep, fill)
+        return Named(value, named.labels, named.masks)
 
     def elementwise(self, op: Operator, operands: Sequence[Named[V]]) -> Named[V]:
         """Broadcast by name and apply."""
@@ -564,7 +561,7 @@ class BlockEvaluation(Generic[V]):
         masks: dict[Label, Inside] = {}
         for dim in dims:
             masks.update(self.masks_of(dim))
-        return replace(named, masks=masks)
+        return Named(named.value, named.labels, masks)
 
     def piece(self, named: Named[V], dim: Dim) -> Named[V]:
         """Cut a dim into the parts of the grid, and these into those of the loop."""
@@ -597,6 +594,8 @@ class BlockEvaluation(Generic[V]):
 
     def masks_of(self, dim: Dim) -> dict[Label, Inside]:
         """Masks of a ragged piece, and of iterations that lie wholly outside."""
+        if not (dim.grid or dim.loop):
+            return {}
         whole = self.extents[dim.name]
         labels: list[Label] = []
         start, end = np.zeros((), np.int64), np.asarray(whole)
@@ -749,6 +748,8 @@ class BlockEvaluation(Generic[V]):
 
     def after_loop(self, named: Named[V]) -> Named[V]:
         """Masks after the loop: an index of a tile counts if any iteration has it."""
+        if not named.masks:
+            return named
         masks: dict[Label, Inside] = {}
         for label, mask in named.masks.items():
             if label == LOOP:

@@ -691,6 +691,12 @@ def accumulator_kinds() -> tuple[str, ...]:
     return (*(o.name for o in OPERATORS.values() if o.in_steps), JOINED)
 
 
+def is_accumulated(kind: str) -> bool:
+    """Whether an accumulator may be of a kind: one of `accumulator_kinds`."""
+    op = OPERATORS.get(kind)
+    return kind == JOINED or (op is not None and op.in_steps)
+
+
 def partial_dim(name: str) -> str:
     """The dim over the blocks between which the dim `name` is split."""
     return f"{name}#"

@@ -43,6 +43,7 @@ from mirage_dsl.ir.graph import (
     Store,
     accumulator_kinds,
     dims_of,
+    is_accumulated,
 )
 from mirage_dsl.ir.maps import partial_base
 from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator, Truth
@@ -715,7 +716,7 @@ def _accumulator_type(
 ) -> TensorType:
     operand = _lookup(node.operand, types)
     dims = operand.dims
-    if node.kind not in accumulator_kinds():
+    if not is_accumulated(node.kind):
         raise CheckError(
             f"accumulate {node.operand}: found {node.kind!r}, expected what iterations "
             f"are accumulated by: {', '.join(accumulator_kinds())}"

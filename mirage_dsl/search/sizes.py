@@ -497,7 +497,7 @@ class _Sweep:
         if loads.picked.any():
             # Copied ahead, windows would be so element by element.
             stages = (1,)
-        elif any(len(steps) > 1 for steps in loads.steps):
+        elif loads.windows.any():
             # A warp wants neighbours, and windows do not go through shared memory.
             usual, stages = usual | {1, 2}, (1,)
         elif self.facts.copies_words:

@@ -2061,7 +2061,11 @@ def memory_order(load: BlockLoad | Load | Ask, kind: TensorType) -> Order:
 
 
 def programs(
-    graph: KernelGraph, *, sized: bool = True, most: Mapping[str, int] | None = None
+    graph: KernelGraph,
+    *,
+    sized: bool = True,
+    most: Mapping[str, int] | None = None,
+    noted: bool = True,
 ) -> tuple[TileProgram, ...]:
     """The tile programs of a μGraph's graph-defined kernels, in launch order.
 
@@ -2070,6 +2074,7 @@ def programs(
         sized: At the sizes of its dims and schedules; else numbers that depend on
             sizes stay formulas.
         most: The largest extents of symbolic dims: blocks can hold these whole.
+        noted: Whether statements say which lines they come from.
 
     Raises:
         UnsupportedError: A tile program cannot express something of it.
@@ -2083,6 +2088,7 @@ def programs(
             sizes=None if sized else Unsized(given.pieces),
             announced=launch.announced,
             made=launch.made,
+            noted=noted,
         )
         found.append(program)
     return tuple(found)

@@ -465,7 +465,8 @@ class _Evaluation(Generic[V]):
         keep = keeps[0]
         for other in keeps[1:]:
             keep = keep & other
-        return replace(named, value=self.domain.mask(named.value, keep, fill))
+        value = self.domain.mask(named.value, keep, fill)
+        return Named(value, named.labels, named.masks)
 
     # -- Loads ---------------------------------------------------------------------
 

@@ -305,6 +305,7 @@ class ResidueAlgebra:
         )
         self.choices = 0
         self._exp_oracle = exp_oracle
+        self._constants: dict[tuple[Scalar, tuple[int, ...]], Residue] = {}
 
     # Every trial has its own prime, so primes need as many axes as what they divide.
     def prime(self, field: int, rank: int) -> IntArray:
@@ -333,8 +334,16 @@ class ResidueAlgebra:
     def constant(
         self, value: Scalar, extents: Mapping[str, int] | None = None
     ) -> Residue:
-        """A rank-0 constant."""
-        number = read_number(value, extents or {})
+        """A rank-0 constant, which is made once."""
+        sizes = extents or {}
+        key = value, tuple(sizes[name] for name, _ in value.extents)
+        known = self._constants.get(key)
+        if known is None:
+            known = self._constants[key] = self._constant(value, sizes)
+        return known
+
+    def _constant(self, value: Scalar, extents: Mapping[str, int]) -> Residue:
+        number = read_number(value, extents)
         if not isinstance(number, Number):
             return self._infinity(number)
         parts = tuple(self._number(number, p) for p in self.trials.primes)
@@ -368,7 +377,8 @@ class ResidueAlgebra:
         return self.whole(drawn)
 
     def _number(self, number: Number, primes: IntArray) -> IntArray:
-        return np.array([number.modulo(int(p)) for p in primes], dtype=np.int64)
+        known = {p: number.modulo(p) for p in set(primes.tolist())}
+        return np.array([known[p] for p in primes.tolist()], dtype=np.int64)
 
     def _infinity(self, value: float) -> Residue:
         zero = np.zeros(self.trials.count, dtype=np.int64)
@@ -398,6 +408,8 @@ class ResidueAlgebra:
 
     def mul(self, a: Residue, b: Residue) -> Residue:
         """Product; an infinite factor goes only with a positive constant."""
+        if a.rank == 0 and a.number == 1 and a.positive:
+            return Residue(b.parts, b.flags, b.positive)
         a, b = align(a, b)
         left = a if b.positive else refuse_masked(a)
         right = b if a.positive else refuse_masked(b)
@@ -407,7 +419,6 @@ class ResidueAlgebra:
 
     def div(self, a: Residue, b: Residue) -> Residue:
         """Quotient; invalid where `b` is 0."""
-        a, b = align(a, b)
         zero = np.zeros(b.top.shape, dtype=bool)
         inverses: list[IntArray | None] = []
         for i, part in enumerate(b.parts):
@@ -951,6 +962,8 @@ class ResidueDomain:
 
     def reshape(self, value: Residue, shape: tuple[int, ...]) -> Residue:
         """Axes merged or split."""
+        if self.shape(value) == shape:
+            return value
         return value.each(lambda a: a.reshape(a.shape[:1] + shape))
 
     def take(self, value: Residue, axis: int, start: int, stop: int) -> Residue:

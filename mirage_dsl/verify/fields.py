@@ -57,7 +57,7 @@ _MULTIPLY, _POWER, _DRAWN = map(np.int64, range(3))
 
 @once
 def _product(a, b, p):
-    r = a * b - np.int64(float(a) * float(b) / p) * p
+    r = a * b - np.int64(float(a) * float(b) * (1.0 / p)) * p
     if r < 0:
         r += p
     elif r >= p:

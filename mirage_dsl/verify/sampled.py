@@ -1164,6 +1164,19 @@ def taken(named: Named[Residue], have: Region, want: Region) -> Named[Residue]:
     return replace(named, value=value)
 
 
+def _placed(value: Residue, axis: int, have: IntArray, want: IntArray) -> Residue:
+    """The elements at the indices `want`, of an axis with those at `have`.
+
+    Any where one is negative.
+    """
+    if want.size == len(have) and (want.ravel() == have).all():
+        split = want.shape
+        return value.each(
+            lambda a: a.reshape(a.shape[: axis + 1] + split + a.shape[axis + 2 :])
+        )
+    return _gathered(value, axis, np.searchsorted(have, np.maximum(want, have[0])))
+
+
 def _gathered(value: Residue, axis: int, places: IntArray) -> Residue:
     """The elements at `places`, whose axes take the place of the one."""
     return value.each(lambda a: np.take(a, places, axis + 1))
@@ -1303,9 +1316,7 @@ class SampledBlock(BlockEvaluation[Residue]):
 
     def _cut(self, named: Named[Residue], dim: Dim, have: IntArray) -> Named[Residue]:
         indices, at = self.pieces.indices(dim), named.axis(dim.name)
-        value = _gathered(
-            named.value, at, np.searchsorted(have, np.maximum(indices, have[0]))
-        )
+        value = _placed(named.value, at, have, indices)
         labels = [n for n in (grid_label(dim.name),) if dim.grid]
         labels += [LOOP] if dim.loop else []
         after = (*named.labels[:at], *labels, *named.labels[at:])

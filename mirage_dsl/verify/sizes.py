@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -479,12 +480,22 @@ def shrink(
     Raises:
         UnsupportedError: The graphs relate extents in a way that cannot be shrunk.
     """
-    other: Mapping[tuple[object, ...], int] = {}
-    if ragged and not tiny:
-        even = _Shrinking(candidate, program, False, seed, tiny, whole)
-        even.run({})
-        other = even.sizes
+    if tiny:
+        return _Shrinking(candidate, program, ragged, seed, tiny, whole).run({})
+    even, other = _even(candidate, program, seed, whole)
+    if not ragged:
+        return even
     return _Shrinking(candidate, program, ragged, seed, tiny, whole).run(other)
+
+
+@lru_cache(maxsize=4)
+def _even(
+    candidate: KernelGraph, program: KernelGraph, seed: int, whole: bool
+) -> tuple[Shrunk, Mapping[tuple[object, ...], int]]:
+    """Both graphs without incomplete tiles, and the sizes that ragged ones avoid."""
+    shrinking = _Shrinking(candidate, program, False, seed, False, whole)
+    shrunk = shrinking.run({})
+    return shrunk, shrinking.sizes
 
 
 def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
@@ -661,6 +672,8 @@ class _Shrinking:
             self._lengthen(other)
             shrunk = [self._resized(side) for side in (0, 1)]
         found = literals(shrunk[0]) | literals(shrunk[1])
+        if not found:
+            return Shrunk(*shrunk)
         numbers = brought_together(found, self._widest_gap())
         program, candidate = (with_literals(graph, numbers) for graph in shrunk)
         return Shrunk(program, candidate)

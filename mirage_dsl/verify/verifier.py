@@ -130,11 +130,11 @@ def tile_level(candidate: KernelGraph, small: KernelGraph) -> BlockEvaluator | N
     candidate = with_numbers_of(candidate, small)
     most = {n: _MOST for n, e in candidate.extents if e is None}
     try:
-        found = programs(candidate, sized=False, most=most)
+        found = programs(candidate, sized=False, most=most, noted=False)
         pairs = zip(found, small.blocks, strict=True)
         held = all(holds_at(p, b, small.extent_of) for p, b in pairs)
         if not held or certain_of(candidate) != certain_of(small):
-            found = programs(small)
+            found = programs(small, noted=False)
     except UnsupportedError:
         return None
     blocks = zip(candidate.blocks, found, strict=True)
@@ -872,8 +872,8 @@ def _multiplied_out(shrunk: Shrunk, terms: int) -> int:
     """
     graphs = shrunk.program, shrunk.candidate
     count = max(map(_factors, graphs))
-    deep = any(graph_depth(g).exps for g in graphs)
-    return terms**count if count > 1 and deep else terms * count
+    deep = count > 1 and any(graph_depth(g).exps for g in graphs)
+    return terms**count if deep else terms * count
 
 
 def _factors(graph: KernelGraph) -> int:

@@ -105,3 +105,13 @@ def test_short_sides_of_products_are_padded_to_the_matrix_unit() -> None:
     one = blocks.rms_linear(1).with_extents({"m": 1})
     sixteen = blocks.rms_linear(1).with_extents({"m": 16})
     assert measure(one).shared[0] == measure(sixteen).shared[0]
+
+
+def test_steps_that_hold_less_than_another_are_left_out() -> None:
+    graph = rms()
+    facts = facts_of(graph.blocks[0], kernel_types(graph), graph.extent_of).plain
+    live, products = facts.live, facts.live.products.values()
+    assert 0 < len(live.at) < len(facts.flow.steps)
+    for row in set(range(len(live.at))) - set(products):
+        more = (live.at >= live.at[row]).all(axis=1) & (live.at != live.at[row]).any(1)
+        assert not more.any()
