@@ -27,14 +27,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import DType, Scalar, boolean, f32
+from mirage_dsl.core.types import DType, MemorySpace, Scalar, boolean, f32, flat_type
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.integers import fitted, index_limits, turns_of
 from mirage_dsl.ir.evaluate import (
@@ -46,10 +47,11 @@ from mirage_dsl.ir.evaluate import (
     of_rank,
     stand_in,
 )
-from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.graph import Apply, Input, KernelGraph, KernelNode, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ops.definition import Array, Numbers, Operator, Term
+from mirage_dsl.ir.walk import operands_of
+from mirage_dsl.ops.definition import Array, Kind, Numbers, Operator, Term
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
@@ -159,16 +161,19 @@ def evaluate_runs(
     """
     domain = domain or RunsDomain()
     runs = len(inputs[0]) if inputs else 1
-    each = max((_largest_value(graph), *(math.prod(v.shape[1:]) for v in inputs)))
+    each = max((largest_value(graph), *(math.prod(v.shape[1:]) for v in inputs)))
     parts = _parts(runs, max(TOGETHER // each, _FEWEST))
-    found = [_outputs_of(graph, [v[p] for v in inputs], domain) for p in parts]
+    rest, positions = _positions_known(graph, domain)
+    found = [
+        _outputs_of(rest, [v[p] for v in inputs], positions, domain) for p in parts
+    ]
     if len(found) == 1:
         return found[0]
     return [np.concatenate(outputs) for outputs in zip(*found, strict=True)]
 
 
 @lru_cache(maxsize=64)
-def _largest_value(graph: KernelGraph) -> int:
+def largest_value(graph: KernelGraph) -> int:
     """How many elements the largest tensor of a run has, by the extents known."""
     extents = derived_extents(graph, graph.extent_of)
     sizes = (
@@ -192,14 +197,70 @@ def _parts(runs: int, most: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(ends)]
 
 
+@lru_cache(maxsize=16)
+def _positions_known(
+    graph: KernelGraph, domain: RunsDomain
+) -> tuple[KernelGraph, list[Array]]:
+    """A graph to which what it makes of positions alone is given, and that.
+
+    Every run would make it anew, which is most of the work where windows are written
+    with positions.
+    """
+    fixed = {i.name for i in graph.indices}
+    if not fixed or any(extent is None for _, extent in graph.extents):
+        return graph, []
+    made: list[Apply] = []
+    others: list[KernelNode] = []
+    for node in graph.nodes:
+        if isinstance(node, Apply) and _is_of(fixed, node):
+            fixed.add(node.result)
+            made.append(node)
+        else:
+            others.append(node)
+    read = {name for node in others for name in operands_of(node)}
+    read |= {r.value for r in graph.returns}
+    types = kernel_types(graph)
+    known = [
+        (name, flat_type(types[name].dtype, types[name].dims, MemorySpace.DEVICE))
+        for name in (node.result for node in made)
+        if name in read
+    ]
+    positions = evaluate(
+        replace(
+            graph,
+            inputs=(),
+            nodes=tuple(made),
+            returns=tuple(Return(name, kind) for name, kind in known),
+        ),
+        [],
+        domain,
+    )
+    rest = replace(
+        graph,
+        inputs=(*graph.inputs, *(Input(name, kind) for name, kind in known)),
+        nodes=tuple(others),
+        indices=tuple(i for i in graph.indices if i.name in read),
+    )
+    return rest, positions
+
+
+def _is_of(values: AbstractSet[str], node: Apply) -> bool:
+    """Whether an operator of ours reads nothing else, and something."""
+    own = node.op.kind is not Kind.LIBRARY
+    return own and bool(node.values) and values >= {*node.values}
+
+
 def _outputs_of(
-    graph: KernelGraph, inputs: Sequence[Array], domain: RunsDomain
+    graph: KernelGraph,
+    inputs: Sequence[Array],
+    positions: Sequence[Array],
+    domain: RunsDomain,
 ) -> list[Array]:
     """The outputs of runs that are evaluated at once."""
     look()
     runs = len(inputs[0]) if inputs else 1
     given = [v if v.dtype.kind in "iu" else v.astype(domain.compute) for v in inputs]
-    outputs = evaluate(graph, given, domain)
+    outputs = evaluate(graph, [*given, *positions], domain)
     return [np.broadcast_to(v, (runs, *v.shape[1:])) for v in outputs]
 
 
@@ -517,7 +578,8 @@ class _Watching(RunsDomain):
 
 def _evaluated(graph: KernelGraph, inputs: list[Array]) -> _Evaluated:
     domain = _Watching()
-    outputs = evaluate_runs(graph, inputs, domain=domain)
+    # All at once: it says which run a number is of.
+    outputs = _outputs_of(graph, inputs, (), domain)
     runs = np.arange(len(inputs[0]))
     return _Evaluated(
         outputs,

@@ -31,7 +31,11 @@ from mirage_dsl.core.types import (
     axis_text,
     flat_type,
 )
-from mirage_dsl.ir.analysis.integers import indexed_too_short, one_sided
+from mirage_dsl.ir.analysis.integers import (
+    Compared,
+    compared_positions,
+    indexed_too_short,
+)
 from mirage_dsl.ir.analysis.layouts import PAIR
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import (
@@ -667,7 +671,7 @@ class _Shrinking:
         self._lengthen(other)
         shrunk = [self._resized(side) for side in (0, 1)]
         if not self.tiny and max(map(_most_elements, shrunk)) > MOST_ELEMENTS:
-            self.wide, self.sizes = True, {}
+            self.wide, self.sizes, self.least = True, {}, {}
             self._choose_sizes(other)
             self._lengthen(other)
             shrunk = [self._resized(side) for side in (0, 1)]
@@ -770,7 +774,7 @@ class _Shrinking:
         else:
             # Rows long enough for windows, and so many windows that some are outside,
             # would follow each other without end.
-            lacking.append(_unturned(asked, small))
+            lacking.append(_turned_otherwise(asked, small))
         found: dict[str, int] = {}
         for dim, by in (item for each in lacking for item in each.items()):
             found[dim] = max(found.get(dim, 0), by)
@@ -1036,22 +1040,39 @@ def _reached(graph: KernelGraph) -> dict[str, int]:
     return found
 
 
-def _unturned(program: KernelGraph, small: KernelGraph) -> dict[str, int]:
-    """By dim how many elements it lacks for masks to be true and false.
+def _turned_otherwise(program: KernelGraph, small: KernelGraph) -> dict[str, int]:
+    """By dim how many elements it lacks for masks to turn where they do in truth.
 
     A range of positions that begins behind the end of a dim hides what a candidate
-    makes of them.
+    makes of them, and windows that are partly outside what they are windows of have few
+    elements to tell.
 
     Args:
         program: At its own sizes.
         small: The same at small ones.
     """
     found: dict[str, int] = {}
-    for side in one_sided(small):
-        if side.dims and side.by <= _FARTHEST:
-            longest = max(sorted(side.dims), key=lambda d: program.extent_of[d] or 0)
-            found[longest] = max(found.get(longest, 0), side.by)
+    truth = _comparisons(program)
+    for now in compared_positions(small):
+        known = truth.get(now.result)
+        for by, own, longer, shorter in (
+            (now.below, known and known.below, now.first, now.second),
+            (now.above, known and known.above, now.second, now.first),
+        ):
+            settled = own is not None and own > 0
+            dims, lacks = (shorter, 1 - by) if settled else (longer, by)
+            if dims and 0 < lacks <= _FARTHEST:
+                longest = max(sorted(dims), key=lambda d: program.extent_of[d] or 0)
+                found[longest] = max(found.get(longest, 0), lacks)
     return found
+
+
+@lru_cache(maxsize=4)
+def _comparisons(program: KernelGraph) -> Mapping[str, Compared]:
+    """The comparisons of positions, by result; none where extents are unknown."""
+    if any(extent is None for _, extent in program.extents):
+        return {}
+    return {c.result: c for c in compared_positions(program)}
 
 
 def _narrower_than_windows(program: KernelGraph, small: KernelGraph) -> dict[str, int]:

@@ -50,7 +50,13 @@ from mirage_dsl.ir.walk import operands_of, without_dead
 from mirage_dsl.ops.definition import Array, Kind, Term
 from mirage_dsl.ops.table import EQUAL, EXP, LESS
 from mirage_dsl.verify.certificate import Stability
-from mirage_dsl.verify.reals import RunsDomain, as_held, evaluate_runs, in_formats
+from mirage_dsl.verify.reals import (
+    RunsDomain,
+    as_held,
+    evaluate_runs,
+    in_formats,
+    largest_value,
+)
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 # -- Where operators jump --------------------------------------------------------------
@@ -61,8 +67,10 @@ Bools = NDArray[np.bool_]
 _SCALES_OF_LINES = (1.0, 8.0, 4096.0, 2.0**18)
 """Steps of 1 are coarse for small numbers, and finer than f16 for large ones; the last
 ones are beyond f16."""
-_LINES = 16
-"""At each scale."""
+_LINES, _FEWEST_LINES = 16, 6
+"""At each scale, and where values are so large that a run takes long."""
+_ELEMENTS_OF_LINES = 1 << 19
+"""Of the largest value, on all lines of a scale."""
 _HALVINGS = 30
 _DISTANCES = (2.0**-20, 2.0**-17, 2.0**-13, 2.0**-9)
 """Relative to the inputs: many roundings of f32, and less than one of f16 and bf16."""
@@ -311,7 +319,9 @@ class _Line:
         scale: float,
     ) -> _Line:
         """Lines of inputs of a scale, on which those of a format move."""
-        shapes = [(_LINES, *input_shape(program, i)) for i in program.inputs]
+        most = _ELEMENTS_OF_LINES // largest_value(program)
+        count = max(_FEWEST_LINES, min(_LINES, most))
+        shapes = [(count, *input_shape(program, i)) for i in program.inputs]
         start, end = (
             in_formats(
                 program, [scale * rng.normal(size=s) for s in shapes], stored=True
@@ -339,9 +349,11 @@ class _Line:
         self, watched: KernelGraph, rng: np.random.Generator
     ) -> tuple[Array, Array]:
         """Where an element of what jumps does so, and on which lines one does."""
-        every = np.arange(_LINES)
+        every = np.arange(len(self.start[0]))
         ends = [
-            _side_by_side(evaluate_runs(watched, self.at(np.full(_LINES, t), every)))
+            _side_by_side(
+                evaluate_runs(watched, self.at(np.full(len(every), t), every))
+            )
             for t in (0.0, 1.0)
         ]
         differ: Bools = (ends[0] != ends[1]) & ~np.isnan(ends[0]) & ~np.isnan(ends[1])

@@ -174,26 +174,30 @@ def indexed_too_short(graph: KernelGraph) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class OneSided:
-    """A comparison of positions that comes out the same everywhere.
+class Compared:
+    """A comparison of positions, as far as intervals tell.
 
     Attributes:
-        dims: It would come out otherwise too, if one of these were longer.
-        by: How far what is compared is from that.
+        result: Its value.
+        below: By how much the first operand is below the second one everywhere, more
+            than it takes to come out the same everywhere; at most 0 if it is not.
+        above: The same of how much it is above.
+        first: The dims that make the first operand reach further, and not the second.
+        second: Those of the second.
     """
 
-    dims: frozenset[str]
-    by: int
+    result: str
+    below: int
+    above: int
+    first: frozenset[str]
+    second: frozenset[str]
 
 
-def one_sided(graph: KernelGraph) -> list[OneSided]:
-    """The comparisons of positions outside of blocks that come out the same everywhere.
-
-    As far as intervals tell; extents have to be known.
-    """
+def compared_positions(graph: KernelGraph) -> list[Compared]:
+    """The comparisons of positions outside of blocks; extents have to be known."""
     limits = _Limits(graph)
-    found = map(limits.one_sided, graph.applies)
-    return [side for side in found if side is not None]
+    found = map(limits.compared, graph.applies)
+    return [comparison for comparison in found if comparison is not None]
 
 
 Turns = tuple[range, ...]
@@ -535,8 +539,8 @@ class _Limits:
             return self._maker_of(0, node.source)
         return where, node if isinstance(node, Apply) else None
 
-    def one_sided(self, node: Apply) -> OneSided | None:
-        """What a comparison of positions lacks to come out either way, if it does."""
+    def compared(self, node: Apply) -> Compared | None:
+        """What is known of a comparison of positions."""
         if node.op not in (LESS, LESS_EQUAL, EQUAL):
             return None
         first, second = (self._range(0, o) for o in node.operands)
@@ -544,13 +548,8 @@ class _Limits:
             return None
         below = second[0] - first[1] + (node.op is LESS_EQUAL)
         above = first[0] - second[1] + (node.op is LESS)
-        for operand, other, by in zip(
-            node.operands, node.operands[::-1], (below, above), strict=True
-        ):
-            if by > 0:
-                dims = self._lengthening(operand) - self._lengthening(other)
-                return OneSided(dims, by)
-        return None
+        ours, theirs = map(self._lengthening, node.operands)
+        return Compared(node.result, below, above, ours - theirs, theirs - ours)
 
     def _lengthening(self, operand: Operand) -> frozenset[str]:
         """The dims that make positions, or a number, reach further."""
