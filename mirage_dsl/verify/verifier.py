@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -902,20 +902,39 @@ def _multiplies(op: Operator) -> bool:
     return op.kind is Kind.REDUCTION and not op.adds and not op.selects
 
 
+_LEAST_TERMS = 10_000
+"""What of a program without sums is a polynomial's degree, and more."""
+
+
+def _lengths_of_sums(graph: KernelGraph) -> Iterator[int]:
+    """Of how many elements what sums, scans or accumulates makes one, at most."""
+    sizes = known_extents(derived_extents(graph, graph.extent_of))
+    for level in (graph, *graph.blocks):
+        for node in level.applies:
+            if node.across:
+                yield math.prod(sizes[name] for name in node.across)
+    for block in graph.blocks:
+        if block.loop is not None:
+            yield sizes[block.loop.dim]
+
+
 def _error_bound(fields: Sequence[Field], tallies: Sequence[Tally]) -> float:
     """The probability that a wrong candidate passes all trials.
 
     A trial of one chain errs with at most (k - 1)/q, where k counts terms of
     exponential sums after bringing both sides to one denominator: no more than the
-    square of the product of the two largest extents, but for products over dims.
+    square of the product of the two longest sums, but for products over dims; and no
+    less than the degree of what has no sums.
     Choices with two outcomes err with 3/4 per element and trial, the most that one
     comparison can hide.
     """
     bound = 1.0
     missed = 1.0
     for where, tally in zip(fields, tallies, strict=True):
-        largest = sorted(where.shrunk.sizes.values())[-2:]
-        terms = _multiplied_out(where.shrunk, math.prod(largest) ** 2)
+        graphs = where.shrunk.program, where.shrunk.candidate
+        longest = [sorted(_lengths_of_sums(g))[-2:] for g in graphs]
+        summed = max(_LEAST_TERMS, max(map(math.prod, longest)) ** 2)
+        terms = _multiplied_out(where.shrunk, summed)
         bound *= trial_error(terms, where.chain[0]) ** tally.trials
         missed *= 0.75 ** (tally.elements * tally.trials) if tally.choices else 0.0
     return min(1.0, max(bound, missed, 1e-300))

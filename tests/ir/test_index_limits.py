@@ -120,6 +120,11 @@ def test_a_dim_holds_all_positions_of_another_one() -> None:
     assert lacking(lambda x: x[mirage.arange(30).clamp(max=13)]) == [2]
 
 
+def test_a_dim_holds_an_index_beside_all_positions_of_another_one() -> None:
+    program = traced(lambda x, i: x[i + mirage.arange(3) * 20])
+    assert list(indexed_too_short(program).values()) == [17]
+
+
 def test_a_dim_holds_what_a_clamp_leaves() -> None:
     """All of it, where several elements of inputs make an index; else some."""
 

@@ -46,6 +46,10 @@ PROGRAMS: dict[str, tuple[Function, list[tuple[tuple[int, ...], str]]]] = {
     "positions below 0": (lambda x: x[:, torch.arange(40) - 2], FLOATS),
     "every position twice": (lambda x: x[torch.arange(64) // 2], FLOATS),
     "windows": (_windows, FLOATS),
+    "a table for each column": (
+        lambda x, at: x[at + torch.arange(26) * 100].sum(1),
+        [((2600, 16), "float32"), ((64, 26), "int64")],
+    ),
 }
 ROWS = [((96, 200), "float32")]
 
@@ -113,6 +117,7 @@ MUTANTS = {
     "windows, apart": ("mul index1, 2", "mul index1, 3", ""),
     "windows, counted from 1": ("less_equal 0", "less 0", ""),
     "windows, up to the end": ("less sub1", "less_equal sub1", ""),
+    "a table for each column": ("mul index1, 100", "mul index1, 99", ""),
 }
 
 

@@ -23,7 +23,8 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import grid_parts, iterations
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.walk import map_nodes
-from mirage_dsl.verify.sizes import shrink
+from mirage_dsl.rewrite.windows import with_windows
+from mirage_dsl.verify.sizes import made_of_positions, shrink
 from mirage_dsl.verify.verifier import verify
 from tests.verify import graphs
 
@@ -311,6 +312,29 @@ def test_windows_of_long_rows_are_searched_and_verified(name: str) -> None:
     found = bound.search(effort="quick", use_cache=False)
     assert any(c.mugraph.blocks for c in found)
     assert all(c.certificate is not None and c.certificate.ok for c in found)
+
+
+def test_windows_that_are_inside_are_so_at_small_sizes() -> None:
+    """They say more there, and no other dim grows for them to be partly outside."""
+
+    def function(x: Any, w: Any) -> Any:
+        return torch.nn.functional.conv3d(x, w).amin(2)
+
+    x, w = (
+        mirage.spec((128, 3, 24, 32, 32), "f32"),
+        mirage.spec((24, 3, 3, 3, 3), "f32"),
+    )
+    program = with_windows(mirage.kernel(function).bind(x, w).program)
+    turned = [n.result for n in program.applies if n.op.name.startswith("less")]
+    for ragged in (False, True):
+        small = shrink(program, program, ragged=ragged, seed=0).program
+        for mask in turned:
+            made = made_of_positions(small, mask)
+            assert made is not None
+            assert evaluate_numpy(made)[0].all()
+        (channels,) = {small.extent_of[i.type.names[1]] for i in small.inputs}
+        assert channels is not None
+        assert channels < 8
 
 
 STENCIL = """mirage 1

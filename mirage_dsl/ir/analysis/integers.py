@@ -699,6 +699,9 @@ class _Limits:
                 if not at and sign < 0:
                     least, most = -most, -least
                 own = Limit(limit.start - least, limit.stop - most, limit.period)
+                if own.is_empty and known[at] is None and self._dim:
+                    by = own.start - own.stop + 1
+                    self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), by)
                 own = own if not own.is_empty else limit.moved(least)
                 if at and sign < 0:
                     own = Limit(1 - own.stop, 1 - own.start, limit.period)
