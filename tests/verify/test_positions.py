@@ -22,7 +22,7 @@ RANGES = (17, 38, 55, 117)
 
 def _windows(x: Any) -> Any:
     """The largest elements of windows of four, of which some are outside."""
-    at = torch.arange(31)[:, None] * 2 + torch.arange(4) - 1
+    at = torch.arange(32)[:, None] * 2 + torch.arange(4) - 1
     inside = (at >= 0) & (at < x.shape[-1])
     rows = torch.where(inside, at, torch.zeros_like(at))
     return torch.where(inside, x[:, rows], -torch.inf).amax(-1)
