@@ -10,6 +10,7 @@ each format the table has
 
   ours       what `@mirage.kernel` finds and tunes for it, as a user would have it
   direct, shared    the same by hand, as `benchmarks/narrow_kernels.py` explains
+  rows       by hand, of matrices the other way round
   bytes      a kernel that reads as many bytes: the least that there is
 
 All times are medians inside CUDA graphs, every call finding its weights out of the L2
@@ -58,18 +59,30 @@ class Form:
     round: int
     options: dict[str, int] = field(default_factory=dict[str, int])
 
+    @property
+    def of_rows(self) -> bool:
+        """Whether it reads matrices [n, k], as those of `torch.nn.Linear`."""
+        return self.kernel.endswith("rows")
+
+    @property
+    def columns(self) -> int:
+        """Columns of the result in a block."""
+        return 4 * self.options["tall"] if self.of_rows else 16 * RUN
+
 
 FORMS = {
     "f8e4m3": (
         Form("f8_direct", 8, 64),
         Form("f8_shared", 4, 64, {"piece": 64, "stages": 5}),
+        Form("f8_rows", 8, 128, {"tall": 4}),
     ),
     "int4": (
         Form("i4_direct", 16, 128),
         Form("i4_shared", 4, 128, {"piece": 64, "stages": 4}),
+        Form("i4_rows", 8, 256, {"tall": 4}),
     ),
 }
-"""The fastest of 180 on an H100 (Triton 3.6)."""
+"""The fastest of 180 on an H100 (Triton 3.6), and of rows of 18 and of 12."""
 RUN = 2
 """Neighbouring words of one matrix in a lane: 16 columns of n for each of them."""
 
@@ -119,14 +132,14 @@ def draw(name: str, k: int, n: int, device: str) -> list[Tensor]:
 def launch(
     form: Form, tensors: Sequence[Tensor], module: Any = narrow_kernels
 ) -> Tensor:
-    """The result of a kernel written by hand, on tensors as `draw` gives them."""
+    """The result of a kernel written by hand, on tensors as `given` makes them."""
     x, gate, up, *scales = tensors
-    k, n = x.shape[1], gate.shape[1]
-    if k % (form.warps * form.round) or n % (16 * RUN):
+    k, n = x.shape[1], gate.shape[0 if form.of_rows else 1]
+    if k % (form.warps * form.round) or n % form.columns:
         raise ValueError(f"{form.kernel} cannot have {k} rows and {n} columns")
     out = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
-    given: dict[str, Any] = {
-        "x": x.view(torch.int32) if scales else x,
+    values: dict[str, Any] = {
+        "x": x.view(torch.int32) if scales or form.of_rows else x,
         "gate": gate.view(torch.int32),
         "up": up.view(torch.int32),
         "o": out,
@@ -141,15 +154,25 @@ def launch(
     if scales:
         words = form.kernel.endswith("shared")
         views = [s.view(torch.int32) if words else s for s in scales]
-        given |= dict(zip(("gate_scale", "up_scale"), views, strict=True))
+        values |= dict(zip(("gate_scale", "up_scale"), views, strict=True))
     kernel = getattr(module, form.kernel)
-    chosen = {name: given[name] for name in kernel.arg_names}
-    kernel[(n // (16 * RUN),)](**chosen, num_warps=form.warps)
+    chosen = {name: values[name] for name in kernel.arg_names}
+    kernel[(n // form.columns,)](**chosen, num_warps=form.warps)
     return out
+
+
+def given(form: Form, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What a form reads, of tensors as `draw` gives them: rows of k, or of n."""
+    x, *weights = tensors
+    return [x, *(w.T.contiguous() for w in weights)] if form.of_rows else [x, *weights]
 
 
 def _launched(form: Form, *tensors: Tensor) -> Tensor:
     return launch(form, tensors)
+
+
+def _from_drawn(form: Form, *tensors: Tensor) -> Tensor:
+    return launch(form, given(form, tensors))
 
 
 def error(name: str, call: Callable[..., Tensor], tensors: Sequence[Tensor]) -> float:
@@ -166,11 +189,15 @@ def measure(name: str, base: float, show: bool) -> tuple[float, bool]:
     bound = kernel.bind(*tensors)
     bound.search(effort="quick")
     calls: dict[str, Callable[..., Tensor]] = {"ours": kernel}
+    errors = {"ours": error(name, kernel, tensors)}
+    read = [tensors]
     for form in FORMS.get(name, ()):
-        calls[form.kernel.split("_")[1]] = partial(_launched, form)
-    errors = {by: error(name, call, tensors) for by, call in calls.items()}
-    sets = rotating(tensors)
-    times = time_in_turns([(call, sets) for call in calls.values()])
+        by = form.kernel.split("_")[1]
+        calls[by] = partial(_launched, form)
+        errors[by] = error(name, partial(_from_drawn, form), tensors)
+        read.append(given(form, tensors))
+    timed = zip(calls.values(), map(rotating, read), strict=True)
+    times = time_in_turns(list(timed))
     found = dict(zip(calls, times, strict=True))
     base = base or found["ours"].median
     size = sum(t.numel() * t.element_size() for t in tensors)

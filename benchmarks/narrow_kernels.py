@@ -1,21 +1,23 @@
 """Gated MLPs of 8 rows with weights of 8 and of 4 bits, in Triton, by hand.
 
-What `benchmarks.narrow` holds ours against: `silu(x @ gate) * (x @ up)`, two forms for
-each format.  All of them read four numbers along n (of 4 bits: four bytes, rows 2j and
-2j + 1 in one) as a word of 32 bits, take words apart where the matrix unit wants them,
+What `benchmarks.narrow` holds ours against: `silu(x @ gate) * (x @ up)`, three forms
+for each format.  Two read four numbers along n (of 4 bits: four bytes, rows 2j and 2j +
+1 in one) as a word of 32 bits, take words apart where the matrix unit wants them,
 and multiply the four columns of words apart.  A tile has columns of both matrices, so x
 is read once.  Each warp has its own rows of k: warps are the batch of the products, and
 wait for nobody until `finish` adds what they have.
 
 The *direct* forms load weights from memory into the registers of the matrix unit, some
 steps ahead of their use; the *shared* ones leave it to Triton to copy them to shared
-memory.  Constants of all of them:
+memory.  The *rows* forms do as the direct ones with matrices the other way round, whose
+numbers along k are neighbours.  Constants of all of them:
 
     depth, width    rows and columns of a matrix
     warps           of a block
     run             words of one matrix that lie next to each other in a lane
     tiles           of 16 rows of k, in a load of a direct form
     piece           rows of k of each warp, in an iteration of a shared form
+    tall            of 8 rows of both matrices, in a tile of a rows form
 """
 
 import triton
@@ -360,3 +362,183 @@ def i4_shared(x, gate, up, gate_scale, up_scale, o, one, depth: tl.constexpr,
         c += q2 * s2.to(tl.float32)[:, :, None]
         d += q3 * s3.to(tl.float32)[:, :, None]
     finish(o, a, b, c, d, nb, one, width, warps, run, False)
+
+
+# -- Rows along k, as those of `torch.nn.Linear` ---------------------------------------
+
+# Weights [n, k] are read 16 bytes at a time along k, straight into the registers of the
+# matrix unit: of a chunk, 64 bytes of each row, lane c of four has bytes 16 c to 16 c +
+# 15, and rows are lanes g.  The sum over k is the same in any order, so the other
+# factor is read in that order too.  Pointers have two axes, so that all versions of
+# Triton lay lanes along the second one, then neighbouring rows, warps, and registers.
+
+
+@triton.jit
+def chunk(gate, up, nb, step: tl.constexpr, row_words: tl.constexpr,
+          warps: tl.constexpr, tall: tl.constexpr):  # fmt: skip
+    """Pointers to words [(h, warp, g), (c, i)], rows 8 h + g: of both matrices."""
+    r = tl.arange(0, tall * warps * 8)[:, None]
+    g, warp, h = r % 8, r // 8 % warps, r // (8 * warps)
+    half: tl.constexpr = tall // 2
+    row = nb * (half * 8) + h % half * 8 + g
+    at = row * row_words + warp * step + tl.arange(0, 16)[None, :]
+    p = tl.where((h < half) & (at >= 0), gate + at, up + at)
+    return tl.max_contiguous(tl.multiple_of(p, (4, 64)), (1, 16))
+
+
+@triton.jit
+def beside(x, first, depth: tl.constexpr, warps: tl.constexpr, each: tl.constexpr):
+    """Pointers to words of two f16 [(warp, m, c), 4], the first of `each` of a lane."""
+    r = tl.arange(0, warps * 32)[:, None]
+    c, m, warp = r % 4, r // 4 % 8, r // 32
+    at = m * (depth // 2) + warp * first + c * each + tl.arange(0, 4)[None, :]
+    return tl.max_contiguous(tl.multiple_of(x + at, (4, 16)), (1, 4))
+
+
+@triton.jit
+def along(w, warps: tl.constexpr, tall: tl.constexpr):
+    """One number of each word as an operand [warp, (h, g), k]."""
+    w = tl.permute(tl.reshape(w, (tall, warps, 8, 4, 2, 2)), (1, 0, 2, 4, 3, 5))
+    return tl.reshape(w, (warps, tall * 8, 16))
+
+
+@triton.jit
+def across(x, warps: tl.constexpr):
+    """[warp, m, c, i] of two axes as the other operand, in the order of `along`."""
+    return tl.reshape(tl.permute(x, (0, 3, 2, 4, 1)), (warps, 16, 8))
+
+
+@triton.jit
+def f8_beside(p, warps: tl.constexpr):
+    """The eight words of a lane: first and second of each two, [warp, m, c, i]."""
+    a0, a1 = tl.split(tl.reshape(tl.load(p), (warps, 8, 4, 2, 2)))
+    b0, b1 = tl.split(tl.reshape(tl.load(p + 4), (warps, 8, 4, 2, 2)))
+    first = tl.permute(tl.join(a0, b0), (0, 1, 2, 4, 3))
+    return first, tl.permute(tl.join(a1, b1), (0, 1, 2, 4, 3))
+
+
+@triton.jit
+def f8_chunk(w, x, a, warps: tl.constexpr, tall: tl.constexpr):
+    x0, x1 = pairs(x[0])
+    x2, x3 = pairs(x[1])
+    p, q, r, s = floats(w)
+    a = tl.dot(along(p, warps, tall), across(x0, warps), a)
+    a = tl.dot(along(q, warps, tall), across(x1, warps), a)
+    a = tl.dot(along(r, warps, tall), across(x2, warps), a)
+    return tl.dot(along(s, warps, tall), across(x3, warps), a)
+
+
+@triton.jit
+def end(o, a, nb, one, width: tl.constexpr, warps: tl.constexpr, tall: tl.constexpr):
+    """Sum over warps as `finish` does, gate and store."""
+    half: tl.constexpr = tall // 2
+    v = tl.reshape(a, (warps // 2, 2, tall * 8, 8))
+    s, t = tl.split(tl.permute(v, (0, 2, 3, 1)))
+    v = tl.reshape(tl.sum(s + t, 0), (2, half * 8, 8))
+    gate, up = tl.split(tl.permute(v, (1, 2, 0)))
+    n = nb * (half * 8) + tl.arange(0, half * 8)[:, None]
+    at = tl.arange(0, 8)[None, :] * width + n * one
+    tl.store(o + at, (gate * tl.sigmoid(gate) * up).to(tl.float16))
+
+
+@triton.jit(do_not_specialize=("rounds", "one"))
+def f8_rows(x, gate, up, o, rounds, one, depth: tl.constexpr, width: tl.constexpr,
+            warps: tl.constexpr, tall: tl.constexpr):  # fmt: skip
+    """A round is two chunks of each warp, each loaded anew where it was used."""
+    nb = tl.program_id(0)
+    step: tl.constexpr = depth // 4 // warps
+    p = chunk(gate, up, nb, step, depth // 4, warps, tall)
+    px = beside(x, 2 * step, depth, warps, 8)
+    a = tl.zeros((warps, tall * 8, 8), tl.float32)
+    w0, x0 = tl.load(p, eviction_policy="evict_first"), f8_beside(px, warps)
+    w1, x1 = tl.load(p + 16, eviction_policy="evict_first"), f8_beside(px + 32, warps)
+    for _ in tl.range(1, rounds, num_stages=1):
+        p += 32
+        px += 64
+        a = f8_chunk(w0, x0, a, warps, tall)
+        w0, x0 = tl.load(p, eviction_policy="evict_first"), f8_beside(px, warps)
+        a = f8_chunk(w1, x1, a, warps, tall)
+        w1 = tl.load(p + 16, eviction_policy="evict_first")
+        x1 = f8_beside(px + 32, warps)
+    a = f8_chunk(w0, x0, a, warps, tall)
+    a = f8_chunk(w1, x1, a, warps, tall)
+    end(o, a, nb, one, width, warps, tall)
+
+
+@triton.jit
+def quartered(x, warps: tl.constexpr):
+    """The words of a load, apart."""
+    even, odd = tl.split(tl.reshape(x, (warps, 8, 4, 2, 2)))
+    w0, w2 = tl.split(even)
+    w1, w3 = tl.split(odd)
+    return w0, w1, w2, w3
+
+
+@triton.jit
+def i4_beside(p, warps: tl.constexpr):
+    """The sixteen words of a lane: of each four the first, and so on."""
+    a0, a1, a2, a3 = quartered(tl.load(p), warps)
+    b0, b1, b2, b3 = quartered(tl.load(p + 4), warps)
+    c0, c1, c2, c3 = quartered(tl.load(p + 8), warps)
+    d0, d1, d2, d3 = quartered(tl.load(p + 12), warps)
+    w0 = tl.join(tl.join(a0, c0), tl.join(b0, d0))
+    w1 = tl.join(tl.join(a1, c1), tl.join(b1, d1))
+    w2 = tl.join(tl.join(a2, c2), tl.join(b2, d2))
+    return w0, w1, w2, tl.join(tl.join(a3, c3), tl.join(b3, d3))
+
+
+@triton.jit
+def i4_chunk(w, x, scale, a, warps: tl.constexpr, tall: tl.constexpr):
+    """A chunk is a group: its sums times the scales of its rows."""
+    x0, x1 = pairs(x[0])
+    x2, x3 = pairs(x[1])
+    x4, x5 = pairs(x[2])
+    x6, x7 = pairs(x[3])
+    n0, n1, n2, n3, n4, n5, n6, n7 = nibbles(w)
+    q = tl.zeros((warps, tall * 8, 8), tl.float32)
+    q = tl.dot(along(n0, warps, tall), across(x0, warps), q)
+    q = tl.dot(along(n1, warps, tall), across(x1, warps), q)
+    q = tl.dot(along(n2, warps, tall), across(x2, warps), q)
+    q = tl.dot(along(n3, warps, tall), across(x3, warps), q)
+    q = tl.dot(along(n4, warps, tall), across(x4, warps), q)
+    q = tl.dot(along(n5, warps, tall), across(x5, warps), q)
+    q = tl.dot(along(n6, warps, tall), across(x6, warps), q)
+    q = tl.dot(along(n7, warps, tall), across(x7, warps), q)
+    f = tl.reshape(scale.to(tl.float32), (tall, warps, 8, 4))
+    f = tl.broadcast_to(tl.permute(f, (1, 0, 2, 3))[:, :, :, :, None],
+                        (warps, tall, 8, 4, 2))  # fmt: skip
+    return a + q * tl.reshape(f, (warps, tall * 8, 8))
+
+
+@triton.jit(do_not_specialize=("rounds", "one"))
+def i4_rows(x, gate, up, gate_scale, up_scale, o, rounds, one, depth: tl.constexpr,
+            width: tl.constexpr, warps: tl.constexpr, tall: tl.constexpr):  # fmt: skip
+    """The same of halves of bytes; each lane of a row loads its scale."""
+    nb = tl.program_id(0)
+    step: tl.constexpr = depth // 8 // warps
+    half: tl.constexpr = tall // 2
+    p = chunk(gate, up, nb, step, depth // 8, warps, tall)
+    px = beside(x, 4 * step, depth, warps, 16)
+    r = tl.arange(0, tall * warps * 32)
+    g, warp, h = r // 4 % 8, r // 32 % warps, r // (32 * warps)
+    row = nb * (half * 8) + h % half * 8 + g
+    at = row * (depth // 128) + warp * (step // 16)
+    ps = tl.where((h < half) & (at >= 0), gate_scale + at, up_scale + at)
+    a = tl.zeros((warps, tall * 8, 8), tl.float32)
+    w0, x0 = tl.load(p, eviction_policy="evict_first"), i4_beside(px, warps)
+    w1, x1 = tl.load(p + 16, eviction_policy="evict_first"), i4_beside(px + 64, warps)
+    s0, s1 = tl.load(ps), tl.load(ps + 1)
+    for _ in tl.range(1, rounds, num_stages=1):
+        p += 32
+        px += 128
+        ps += 2
+        a = i4_chunk(w0, x0, s0, a, warps, tall)
+        w0, x0 = tl.load(p, eviction_policy="evict_first"), i4_beside(px, warps)
+        s0 = tl.load(ps)
+        a = i4_chunk(w1, x1, s1, a, warps, tall)
+        w1 = tl.load(p + 16, eviction_policy="evict_first")
+        x1 = i4_beside(px + 64, warps)
+        s1 = tl.load(ps + 1)
+    a = i4_chunk(w0, x0, s0, a, warps, tall)
+    a = i4_chunk(w1, x1, s1, a, warps, tall)
+    end(o, a, nb, one, width, warps, tall)

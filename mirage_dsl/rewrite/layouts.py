@@ -50,6 +50,7 @@ from mirage_dsl.core.types import (
     MemorySpace,
     Scalar,
     TensorType,
+    f64,
     flat_type,
 )
 from mirage_dsl.ir.analysis.layouts import lies_with_channels_last, with_channels_last
@@ -417,18 +418,24 @@ ELEMENTS = 4096
 def with_convolutions_channels_last(graph: KernelGraph) -> KernelGraph | None:
     """The graph whose convolutions have their channels last; None if it has none.
 
-    Those of groups of channels stay: libraries have other kernels for them.
+    Those of groups of channels stay: libraries have other kernels for them.  So do
+    those in f64, which blocks cannot copy.
     """
-    if not any(map(_can_be, graph.applies)):
+    types = kernel_types(graph)
+
+    def chosen_for(node: KernelNode) -> KernelNode:
+        if (
+            isinstance(node, Apply)
+            and _can_be(node)
+            and types[node.result].dtype != f64
+        ):
+            return replace(node, op=CHANNELS_LAST[node.op])
+        return node
+
+    chosen = map_nodes(graph, chosen_for)
+    if chosen == graph:
         return None
-    chosen = map_nodes(graph, _chosen)
     return with_derived_extents(_Copying(chosen).graph())
-
-
-def _chosen(node: KernelNode) -> KernelNode:
-    if isinstance(node, Apply) and _can_be(node):
-        return replace(node, op=CHANNELS_LAST[node.op])
-    return node
 
 
 def _can_be(node: Apply) -> bool:

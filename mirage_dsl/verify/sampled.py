@@ -25,9 +25,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,7 +96,12 @@ from mirage_dsl.verify.trials import (
     touched,
     without_value,
 )
-from mirage_dsl.verify.turns import Point, turning_points
+from mirage_dsl.verify.turns import (
+    Point,
+    positions_at,
+    turning_points,
+    turns_elsewhere,
+)
 
 # -- Regions ---------------------------------------------------------------------------
 
@@ -119,20 +125,27 @@ class Thinning:
             random one, and at those given.
         seed: What the random place follows from.
         places: Where parts of a grid end, and indices turn; from the end below 0.
+        tables: By extent, what samples need of what positions index, as bytes.
+        factors: Extents of what such tables are made of, which are left as they are.
     """
 
     longest: int
     width: int
     seed: int
     places: tuple[int, ...] = ()
+    tables: tuple[tuple[int, bytes], ...] = ()
+    factors: frozenset[int] = frozenset()
 
     def kept(self, extent: int) -> IntArray | None:
         """The elements that are left; None for all.
 
         Dims of one extent keep the same ones, so a renamed one does.
         """
-        if extent <= self.longest:
+        if extent <= self.longest or extent in self.factors:
             return None
+        for table, positions in self.tables:
+            if table == extent:
+                return np.frombuffer(positions, np.int64)
         rng = np.random.default_rng([self.seed, extent, 32])
         last = extent - self.width
         starts = [0, int(rng.integers(last)), last]
@@ -184,25 +197,39 @@ class Thinning:
             elif self.kept(extents[name]) is not None:
                 raise UnsupportedError(f"{name} has too many parts")
         if found:
-            _require_whole(graph, found, views)
+            tables = {n for n in _tables(graph) if self._is_table(extents[n])}
+            _require_whole(graph, found, views, tables)
         return found
 
+    def _is_table(self, extent: int) -> bool:
+        return any(extent == table for table, _ in self.tables)
 
-def _require_whole(graph: KernelGraph, thinned: Region, views: Sequence[Apply]) -> None:
+
+def _require_whole(
+    graph: KernelGraph,
+    thinned: Region,
+    views: Sequence[Apply],
+    tables: AbstractSet[str],
+) -> None:
     """No part is taken of a thinned dim, nor is one part of another or joined to it.
+
+    But for tables, of which is left what positions say.
 
     Raises:
         UnsupportedError: One is.
     """
     for view in products(graph):
-        if not thinned.keys().isdisjoint((view.whole, *view.factors)):
+        parts = {view.whole, *view.factors} - tables
+        if not thinned.keys().isdisjoint(parts):
             raise UnsupportedError(f"a long dim is part of {view.whole}, or is it")
     placed = _of_positions(graph)
     for node in views:
         cuts = node.op.kind is Kind.CONCAT or node.sliced is not None
         # Data can be drawn so that they index what is left.
-        cuts |= node.op.kind is Kind.GATHER and node.values[1] in placed
-        if cuts and not thinned.keys().isdisjoint(_viewed_dims(node)):
+        dims = set(_viewed_dims(node))
+        if node.op.kind is Kind.GATHER and node.values[1] in placed:
+            cuts, dims = True, dims - tables
+        if cuts and not thinned.keys().isdisjoint(dims):
             raise UnsupportedError(
                 f"{node.result} takes a part of a long dim, or joins it to another"
             )
@@ -258,6 +285,21 @@ def _of_positions(graph: KernelGraph) -> set[str]:
         loaded = (load.result for load in block.loads if load.source in found)
         inside |= depending(block.made, loaded)
     return found | inside
+
+
+@lru_cache(maxsize=16)
+def _tables(graph: KernelGraph) -> frozenset[str]:
+    """The dims that positions index, as windows do, and what these are made of."""
+    placed = _of_positions(graph)
+    found = {
+        str(node.attr("dim"))
+        for node in applications(graph)
+        if node.op.kind is Kind.GATHER and node.values[1] in placed
+    }
+    for view in products(graph):
+        if view.whole in found:
+            found.update(view.factors)
+    return frozenset(found)
 
 
 def _indexed(graph: KernelGraph) -> dict[str, str]:
@@ -633,6 +675,8 @@ _WAYS = (
 _WAY_OF_INTEGERS = _Way(3, 64, 1 << 5, 8, _LITTLE_WORK)
 """Beside one of these that leaves no time for draws of many integers."""
 _ATTEMPTS = 4
+_BESIDE = (16, 4, 2)
+"""Points beside turns that a candidate alone has, as many as there is time for."""
 _MOST_DRAWS = 96
 """Where integers turn, of which one row may hide behind its root in most draws."""
 _DRAWS_OF_ROOTS = 2
@@ -692,15 +736,102 @@ def _compared_by(
     """What a comparison of so many elements comes to; None if it takes too much."""
     thinning = Thinning(way.longest, way.width, sampling.seed).at_parts(candidate)
     thinning = thinning.at_turns(sampling.turns)
+    compared = any(sampling.turns.inputs)
+    thinning = _with_tables(program, thinning, way.along, way.points, compared)
     _require_same_dims(candidate, program, thinning)
-    how = thinning, way.along, way.points, any(sampling.turns.inputs)
+    how = thinning, way.along, way.points, compared
     ours, fields = _program_side(program, *how), len(sampling.chain)
     if _is_too_much(ours, fields, way.most):
         return None
     theirs = _Side(candidate, ours.axes, thinning)
     if _is_too_much(theirs, fields, way.most):
         return None
-    return _compared(program, theirs, sampling, *how)
+    outputs = partial(_program_outputs, program, sampling, *how)
+    found = _compared(outputs, theirs, sampling, ours.drawing)
+    if found.difference:
+        return found
+    beside = _compared_beside_turns(candidate, program, sampling, way)
+    return found if beside is None else beside
+
+
+def _compared_beside_turns(
+    candidate: KernelGraph, program: KernelGraph, sampling: Sampling, way: _Way
+) -> Sampled | None:
+    """A difference beside turns of positions that a program does not have, if any."""
+    points = turns_elsewhere(candidate, program, sampling.seed)
+    for count in _BESIDE:
+        if not points:
+            return None
+        thinning = Thinning(way.longest, way.width, sampling.seed).at_parts(candidate)
+        thinning = thinning.at_turns(sampling.turns)
+        axes = _axes_at(candidate, thinning, points[:count])
+        thinning = _for_tables(program, thinning, axes)
+        ours, theirs = (_Side(g, axes, thinning) for g in (program, candidate))
+        fields = len(sampling.chain)
+        if any(_is_too_much(side, fields, _MUCH_WORK) for side in (ours, theirs)):
+            continue
+        outputs = partial(ours.outputs, sampling, PROGRAM, drawing=ours.drawing)
+        found = _compared(outputs, theirs, sampling, ours.drawing)
+        return found if found.difference else None
+    return None
+
+
+def _axes_at(
+    graph: KernelGraph, thinning: Thinning, points: Sequence[Point]
+) -> list[list[IntArray]]:
+    """The indices of points along each axis of each output; of others one."""
+    rng = np.random.default_rng([thinning.seed, 37])
+    found: list[list[IntArray]] = []
+    for item in graph.returns:
+        axes: list[IntArray] = []
+        for axis in item.type.axes:
+            extents = [graph.extent_of[d.name] or 1 for d in axis]
+            own = list(_at_points(points, [d.name for d in axis], extents, thinning))
+            axes.append(np.unique(own or [_between(rng, extents, thinning)]))
+        found.append(axes)
+    return found
+
+
+@lru_cache(maxsize=4 * len(_WAYS))
+def _with_tables(
+    program: KernelGraph, thinning: Thinning, count: int, points: int, compared: bool
+) -> Thinning:
+    """`_for_tables` of the samples of a program, which its candidates share."""
+    axes = sample_axes(program, thinning, count, points, compared=compared)
+    return _for_tables(program, thinning, axes)
+
+
+def _for_tables(
+    program: KernelGraph, thinning: Thinning, axes: list[list[IntArray]]
+) -> Thinning:
+    """The thinning that leaves of long tables what elements of a program need.
+
+    Of what positions index, as windows do, it is known what that is.
+    """
+    extents = known_extents(program.extent_of)
+    long = {d for d in _tables(program) if extents[d] > thinning.longest}
+    made = [view for view in products(program) if view.whole in long]
+    factors = frozenset(extents[f] for view in made for f in view.factors)
+    found = {extents[d]: np.zeros(1, np.int64) for d in long}
+    if not found:
+        return thinning
+    # What is needed of an index does not hang on what is left of the table.
+    thinning = replace(thinning, tables=_as_bytes(found), factors=factors)
+    regions = _Side(program, axes, thinning).demands.regions
+    for node in program.applies:
+        dim = str(node.attr("dim")) if node.op.kind is Kind.GATHER else ""
+        if dim not in long or node.values[1] not in regions:
+            continue
+        positions = positions_at(program, node.values[1], regions[node.values[1]])
+        if positions is None:
+            raise UnsupportedError(f"{node.values[1]} is an index of a long dim")
+        inside = np.clip(positions.astype(np.int64), 0, extents[dim] - 1)
+        found[extents[dim]] = distinct(found[extents[dim]], inside.ravel())
+    return replace(thinning, tables=_as_bytes(found))
+
+
+def _as_bytes(found: Mapping[int, IntArray]) -> tuple[tuple[int, bytes], ...]:
+    return tuple((extent, found[extent].tobytes()) for extent in sorted(found))
 
 
 def _is_too_much(side: _Side, fields: int, most: float) -> bool:
@@ -728,20 +859,23 @@ def _require_same_dims(
 
 
 def _compared(
-    program: KernelGraph,
+    outputs: Callable[[int], tuple[Residue, ...]],
     candidate: _Side,
     sampling: Sampling,
-    thinning: Thinning,
-    count: int,
-    points: int,
-    compared: bool,
+    drawing: Sequence[Drawing],
 ) -> Sampled:
-    how = thinning, count, points, compared
-    drawing = _program_side(program, *how).drawing
+    """What a comparison comes to.
+
+    Args:
+        outputs: Those of the program, in an attempt.
+        candidate: What of it is computed.
+        sampling: Over which fields.
+        drawing: How each input is drawn.
+    """
     needed = _draws(candidate, sampling)
     done, missing = 0.0, [np.ones((), np.bool_)] * len(candidate.axes)
     for attempt in range(_MOST_DRAWS if needed > 1 else _ATTEMPTS):
-        ours = _program_outputs(program, sampling, *how, attempt)
+        ours = outputs(attempt)
         theirs = candidate.outputs(sampling, CANDIDATE, attempt, drawing)
         if invalid_trials(ours).any():
             continue
@@ -861,8 +995,9 @@ def sample_axes(
             extents = [program.extent_of[d.name] or 1 for d in axis]
             chosen = [math.prod(extents) - 1, 0, _between(rng, extents, thinning)]
             if program.indices:
-                # What is masked is neither of the first nor of the last.
-                chosen = chosen[::-1]
+                # What is masked may be neither of the first nor of the last; windows
+                # of the last may end behind what they are windows of.
+                chosen = [chosen[2], chosen[0], chosen[1]]
             more = _at_points(beside, [d.name for d in axis], extents, thinning)
             axes.append(np.unique([*chosen[:count], *more]))
         found.append(axes)
@@ -970,7 +1105,8 @@ class _Side:
             turns=sampling.turns.made,
         )
         domain = ResidueDomain(algebra, reads_anything=side == CANDIDATE)
-        arrays = ThinnedArrays(domain, self.extents, self.thinned)
+        tables = _tables(self.graph)
+        arrays = ThinnedArrays(domain, self.extents, self.thinned, tables)
         values: dict[str, Named[Residue]] = {}
         turns = sampling.turns.inputs or ((),) * len(keys)
         given = zip(self.graph.inputs, keys, drawing, turns, strict=True)
@@ -1130,7 +1266,8 @@ class _Side:
         pieces = self.demands.blocks.get(block.results)
         if pieces is None:
             return {}
-        sampled = SampledBlock(pieces, domain, self.demands.regions, self.counts)
+        regions, tables = self.demands.regions, _tables(self.graph)
+        sampled = SampledBlock(pieces, domain, regions, self.counts, tables)
         stored = sampled.run(values)
         return {
             name: taken(value, pieces.stored(block, name), self._region(name))
@@ -1189,13 +1326,19 @@ class ThinnedArrays(NamedArrays[Residue]):
         domain: Of the elements.
         extents: Of all dims, as they are in truth.
         thinned: What is left.
+        tables: Thinned dims that positions index.
     """
 
     def __init__(
-        self, domain: ResidueDomain, extents: Extents, thinned: Region
+        self,
+        domain: ResidueDomain,
+        extents: Extents,
+        thinned: Region,
+        tables: AbstractSet[str],
     ) -> None:
         super().__init__(domain)
         self._extents, self._thinned = extents, thinned
+        self._tables = tables
 
     def gather(
         self, op: Operator, source: Named[Residue], index: Named[Residue], dim: str
@@ -1203,7 +1346,8 @@ class ThinnedArrays(NamedArrays[Residue]):
         """The elements at the indices; in the place of those left out others before.
 
         What is made of the latter counts as what depends on a root of a non-square: it
-        has to be seen in a draw whose indices are left.
+        has to be seen in a draw whose indices are left.  Of a table all that a program
+        needs is left: what else a candidate reads there is another element.
         """
         kept = self._thinned.get(dim)
         if kept is None or index.value.exact is None:
@@ -1211,6 +1355,12 @@ class ThinnedArrays(NamedArrays[Residue]):
         index = self.masked(index, index.labels, 0.0)
         assert index.value.exact is not None
         places, there = _places_left(index.value.exact, kept, self._extents[dim])
+        if dim in self._tables:
+            # The last one before may be that which the program reads.
+            places, there = (
+                np.where(there, places, len(kept) - 1 - places),
+                there | True,
+            )
         moved = replace(index, value=replace(index.value, exact=places))
         found = super().gather(op, source, moved, dim)
         if there.all():
@@ -1257,8 +1407,9 @@ class SampledBlock(BlockEvaluation[Residue]):
         domain: ResidueDomain,
         regions: Mapping[str, Region],
         counts: Mapping[str, int],
+        tables: AbstractSet[str],
     ) -> None:
-        arrays = ThinnedArrays(domain, pieces.extents, pieces.thinned)
+        arrays = ThinnedArrays(domain, pieces.extents, pieces.thinned, tables)
         super().__init__(pieces.block, pieces.extents, arrays)
         self.domain = domain
         self.pieces, self.regions, self.counts = pieces, regions, counts

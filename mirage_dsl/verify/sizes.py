@@ -431,6 +431,12 @@ _FARTHEST_INDEX = 1024
 """The same of what nothing but an index makes longer: a table may be long."""
 _LENGTHENED = 8
 """How often dims are made longer for what they are indexed by."""
+_TIGHTENED = 4
+"""How often dims are made as long for windows as in truth."""
+_OVERHANG = 16
+"""Windows end behind what they are windows of by so many elements at most."""
+_SLACK = 3
+"""Elements between the last window and the end of what it is one of, at most."""
 _BEYOND = 2
 """Elements behind the farthest of such indices, so that they have places to be at."""
 _WIDEST_GAP = 3
@@ -751,6 +757,13 @@ class _Shrinking:
         gathers = any(n.op.kind is Kind.GATHER for n in program.applies)
         if not gathers and not program.indices:
             return
+        self._lengthen_what_lacks(other)
+        before = dict(self.sizes)
+        self._tighten()
+        if self.sizes != before and self._lacking():
+            self.sizes = before
+
+    def _lengthen_what_lacks(self, other: Mapping[tuple[object, ...], int]) -> None:
         # What indexes a dim may become longer itself.
         for _ in range(_LENGTHENED):
             lacking = self._lacking()
@@ -762,6 +775,26 @@ class _Shrinking:
                 self._demand((0, dim), by + _BEYOND)
             self.sizes = {}
             self._choose_sizes(other)
+
+    def _tighten(self) -> None:
+        """Windows end as close to the end of what they are windows of as in truth.
+
+        Or a mask that ends too early hides what no window meets, and of windows that
+        are mostly outside little is seen.
+        """
+        program, demands = self.graphs[0], self._demands()
+        counted = {d.name for index in program.indices for d in index.axis}
+        for _ in range(_TIGHTENED):
+            small = self._with_small_literals()
+            changes = _slack_lacking(program, small)
+            for dim, by in changes.items():
+                key: Key = (0, dim)
+                segments = self.segments.of(key)
+                free = dim not in counted and not demands.get(self.classes.find(key))
+                if free and len(segments) == 1 and self.sizes[segments[0]] + by > 0:
+                    self.sizes[segments[0]] += by
+            if not any(changes.values()):
+                return
 
     def _lacking(self) -> dict[str, int]:
         """By dim how many elements it lacks."""
@@ -1064,6 +1097,31 @@ def _turned_otherwise(program: KernelGraph, small: KernelGraph) -> dict[str, int
             if dims and 0 < lacks <= _FARTHEST:
                 longest = max(sorted(dims), key=lambda d: program.extent_of[d] or 0)
                 found[longest] = max(found.get(longest, 0), lacks)
+    return found
+
+
+def _slack_lacking(program: KernelGraph, small: KernelGraph) -> dict[str, int]:
+    """By dim how many more elements, or fewer, make it as long for windows as in truth.
+
+    Where they end behind it by little, or ahead of it; up to so many elements ahead.
+
+    Args:
+        program: At its own sizes.
+        small: The same at small ones.
+    """
+    found: dict[str, int] = {}
+    truth = _comparisons(program)
+    for now in compared_positions(small):
+        known = truth.get(now.result)
+        for by, own, dims in (
+            (now.below, known and known.below, now.second),
+            (now.above, known and known.above, now.first),
+        ):
+            if own is None or own < -_OVERHANG or len(dims) != 1:
+                continue
+            (dim,) = dims
+            lacks = min(own, _SLACK) - by
+            found[dim] = max(found.get(dim, lacks), lacks)
     return found
 
 

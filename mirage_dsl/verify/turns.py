@@ -18,16 +18,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import Dim, MemorySpace, Scalar, flat_type, i64
 from mirage_dsl.ir.evaluate import evaluate_numpy
-from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return
+from mirage_dsl.ir.graph import Apply, BlockNode, Input, KernelGraph, Load, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import known_extents
-from mirage_dsl.ir.walk import without_dead
+from mirage_dsl.ir.walk import operands_of, without_dead
 from mirage_dsl.ops.definition import Kind
 
 Point = Mapping[str, int]
@@ -37,6 +38,10 @@ _LONGEST = 1 << 20
 """Dims that are longer have random places alone."""
 _TURNS = 2
 """How many places are taken of each value along each of its dims."""
+_MOST_TURNS, _ELSEWHERE, _BASES = 64, 16, 3
+"""Turns of each value along each of its dims, and points beside those that a program
+does not have, at most; and points from which on turns are looked for."""
+_SPACE = MemorySpace.DEVICE
 _INFINITE = 2.0**1000
 """What an infinity counts as, of which the difference from another one is a number."""
 
@@ -65,6 +70,111 @@ def turning_points(
         kept = rng.choice(len(found), count // 2, replace=False)
         found = [found[at] for at in kept]
     return (*found, *(_any_point(counted, rng) for _ in range(count - len(found))))
+
+
+@lru_cache(maxsize=32)
+def turns_elsewhere(
+    candidate: KernelGraph, program: KernelGraph, seed: int
+) -> tuple[Point, ...]:
+    """Points beside turns of a candidate where its program has none of such a dim.
+
+    Dims are the candidate's, and told apart by their extents: names are not the same.
+    """
+    known = {(extent, place) for _, extent, place, _ in _places(program, seed)}
+    found: list[Point] = []
+    for dim, extent, place, base in _places(candidate, seed):
+        if not known.isdisjoint({(extent, place + by) for by in (-1, 0, 1)}):
+            continue
+        found += [{**base, dim: place - 1}, {**base, dim: place}]
+    if len(found) > _ELSEWHERE:
+        rng = np.random.default_rng([seed, 35])
+        some = rng.choice(len(found) // 2, _ELSEWHERE // 2, replace=False)
+        found = [found[2 * at + by] for at in some for by in (0, 1)]
+    return tuple(found)
+
+
+@lru_cache(maxsize=32)
+def _places(graph: KernelGraph, seed: int) -> tuple[tuple[str, int, int, Point], ...]:
+    """By dim, its extent and a place where a value of positions turns along it.
+
+    All from a few points on, whose indices are alike where extents are: of one a mask
+    may be false along the whole dim.
+    """
+    flat, extents = _in_one_level(graph), known_extents(graph.extent_of)
+    counted = {d.name: extents[d.name] for i in flat.indices for d in i.axis}
+    bases = [
+        {
+            name: int(np.random.default_rng([seed, 36, number, n]).integers(n))
+            for name, n in counted.items()
+        }
+        for number in range(_BASES)
+    ]
+    found: list[tuple[str, int, int, Point]] = []
+    for value in _last_positions(flat):
+        positions = _Positions(flat, value, extents)
+        for dim in kernel_types(flat)[value].names:
+            for base in bases if extents[dim] <= _LONGEST else ():
+                turns = positions.turns_along(dim, base)[:_MOST_TURNS]
+                found += [(dim, extents[dim], int(at), base) for at in turns]
+    return tuple(found)
+
+
+def _in_one_level(graph: KernelGraph) -> KernelGraph:
+    """What a μGraph makes of positions, element by element, as if without blocks.
+
+    It returns what anything else reads.
+    """
+    made: list[Apply] = []
+    names: dict[str, str] = {index.name: index.name for index in graph.indices}
+    read = {item.value for item in graph.returns}
+    for number, node in enumerate(graph.nodes):
+        own = dict(names)
+        for inner in (node,) if isinstance(node, Apply) else node.nodes:
+            if isinstance(inner, Load) and inner.source in names:
+                own[inner.result] = names[inner.source]
+            elif _is_elementwise(inner) and own.keys() >= set(inner.values):
+                name = f"{inner.result} {number}"
+                own[inner.result] = name
+                operands = (
+                    o if isinstance(o, Scalar) else own[o] for o in inner.operands
+                )
+                made.append(replace(inner, result=name, operands=tuple(operands)))
+            else:
+                read.update(own[o] for o in operands_of(inner) if o in own)
+        names = own if isinstance(node, Apply) else names
+    flat = replace(graph, inputs=(), nodes=tuple(made), returns=())
+    types = kernel_types(flat)
+    returns = (
+        Return(n.result, flat_type(types[n.result].dtype, types[n.result].dims, _SPACE))
+        for n in made
+        if n.result in read
+    )
+    return replace(flat, returns=tuple(returns))
+
+
+def _is_elementwise(node: BlockNode) -> TypeGuard[Apply]:
+    if not isinstance(node, Apply):
+        return False
+    return node.op.kind is Kind.ELEMENTWISE and bool(node.values)
+
+
+def positions_at(
+    program: KernelGraph, value: str, at: Mapping[str, NDArray[np.int64]]
+) -> NDArray[np.float64] | None:
+    """A value at all combinations of indices; None if it is not made of positions.
+
+    Args:
+        program: Extents have to be known.
+        value: Outside of blocks.
+        at: By dim of all positions.
+    """
+    made = {index.name for index in program.indices}
+    for node in program.applies:
+        if node.op.kind is Kind.ELEMENTWISE and made.issuperset(node.values):
+            made.add(node.result)
+    if value not in made:
+        return None
+    return _Positions(program, value, known_extents(program.extent_of)).at(at)
 
 
 def _any_point(extents: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
@@ -103,16 +213,24 @@ class _Positions:
         for dim in kernel_types(self.program)[self.value].names:
             if self.extents[dim] > _LONGEST:
                 continue
-            places = _turns_of(self._along(dim, base))
+            places = self.turns_along(dim, base)
             some = min(_TURNS, len(places))
             for place in rng.choice(places, some, replace=False) if some else ():
                 yield {**base, dim: int(place) - 1}
                 yield {**base, dim: int(place)}
 
+    def turns_along(self, dim: str, base: Point) -> NDArray[np.int64]:
+        """The places along a dim, from a point on, at which the value turns."""
+        return _turns_of(self._along(dim, base))
+
     def _along(self, dim: str, base: Point) -> NDArray[np.float64]:
         """The values along one dim, at a point's indices of the others."""
         at = {name: np.array([i]) for name, i in base.items()}
         at[dim] = np.arange(self.extents[dim])
+        return self.at(at).ravel()
+
+    def at(self, at: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
+        """The values at all combinations of indices of the dims."""
         given: list[Input] = []
         arrays: list[NDArray[np.int64]] = []
         for index in self.program.indices:
@@ -125,7 +243,7 @@ class _Positions:
                 place = place * self.extents[d.name] + at[d.name].reshape(along)
             arrays.append(place)
         (found,) = evaluate_numpy(self._of_inputs(given, at), *arrays)
-        return found.ravel()
+        return found
 
     def _of_inputs(
         self, given: list[Input], at: Mapping[str, NDArray[np.int64]]

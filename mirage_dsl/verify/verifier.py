@@ -909,10 +909,12 @@ _LEAST_TERMS = 10_000
 def _lengths_of_sums(graph: KernelGraph) -> Iterator[int]:
     """Of how many elements what sums, scans or accumulates makes one, at most."""
     sizes = known_extents(derived_extents(graph, graph.extent_of))
+    # What is put together in a block is no longer than all that there is.
+    joined = sum(sizes.values())
     for level in (graph, *graph.blocks):
         for node in level.applies:
             if node.across:
-                yield math.prod(sizes[name] for name in node.across)
+                yield math.prod(sizes.get(name, joined) for name in node.across)
     for block in graph.blocks:
         if block.loop is not None:
             yield sizes[block.loop.dim]

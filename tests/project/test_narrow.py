@@ -34,7 +34,7 @@ def test_a_kernel_written_by_hand_is_right(name: str, form: Form) -> None:
 
     def call(*tensors: torch.Tensor) -> torch.Tensor:
         with interpreting():
-            return narrow.launch(form, tensors, module)
+            return narrow.launch(form, narrow.given(form, tensors), module)
 
     tensors = narrow.draw(name, K, N, "cpu")
     assert narrow.error(name, call, tensors) < WRONG
@@ -51,6 +51,8 @@ def test_it_compiles_for_sm_90_without_spills(form: Form) -> None:
     behind = text[text.rindex("mma.sync") :]
     stores = behind.count("st.shared") + behind.count("stmatrix")
     assert 0 < stores <= FEW * (form.warps // 4)
+    if form.of_rows:
+        assert "shared" not in text[text.index("ld.global") : text.rindex("mma.sync")]
 
 
 def compiled(form: Form) -> Any:
@@ -60,7 +62,12 @@ def compiled(form: Form) -> Any:
 
     kernel = getattr(narrow_kernels, form.kernel)
     scale = "*i32" if form.kernel.endswith("shared") else "*fp16"
-    types = POINTERS[form.kernel[:2]] | {"o": "*fp16", "rounds": "i32", "one": "i32"}
+    words = {"x": "*i32"} if form.of_rows else {}
+    types = (
+        POINTERS[form.kernel[:2]]
+        | words
+        | {"o": "*fp16", "rounds": "i32", "one": "i32"}
+    )
     types |= {"gate_scale": scale, "up_scale": scale}
     constants = {"depth": 4096, "width": 4096, "warps": form.warps, "run": narrow.RUN}
     constants |= form.options

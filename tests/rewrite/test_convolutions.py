@@ -41,7 +41,6 @@ CONVOLUTIONS: dict[str, Case] = {
         (2, 3, 9, 8),
         (4, 3, 3, 2),
     ),
-    "one channel": (conv2d, (2, 1, 9, 8), (4, 1, 3, 3)),
     "space": (
         lambda x, w: functional.conv3d(x, w, None, 1, 1),
         (2, 3, 4, 5, 6),
@@ -72,6 +71,24 @@ def test_it_computes_what_pytorch_does(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_the_format_stays(dtype: str) -> None:
     assert not check(with_windows(program_of("plane", dtype)))
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 1, 9, 8), (4, 1, 3, 3)),
+        ((2, 3, 9, 8), (1, 3, 3, 3)),
+        ((2, 3, 9), (4, 3, 9)),
+    ],
+    ids=str,
+)
+def test_an_extent_of_one_is_no_dim(shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Of one channel, one filter, or one window: they stay PyTorch's call."""
+    function = conv1d if len(shapes[0]) == 3 else conv2d
+    specs = [mirage.spec(shape, "float32") for shape in shapes]
+    program = mirage.kernel(function).bind(*specs).program
+    assert with_windows(program) is program
+    assert windows_given(program) is None
 
 
 def test_what_it_cannot_write_stays() -> None:
@@ -119,6 +136,72 @@ def test_other_windows_are_refused(name: str, seed: int) -> None:
     assert str(written).count(f"{before}\n") == 1
     wrong = parse(str(written).replace(f"{before}\n", f"{after}\n"))
     assert not mirage.verify(wrong, program, seed=seed).equivalent
+
+
+def padded(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return functional.conv2d(x, w, None, 1, 1)
+
+
+ENDS = {
+    "inside": (conv2d, (1, 3, 60, 60), "less sub, ", "less next, "),
+    "beyond": (padded, (2, 3, 60, 60), "less sub, ", "less next, "),
+    "of a long table": (conv2d, (1, 8, 128, 128), "less sub, ", "less next, "),
+    "a row of 224": (padded, (2, 3, 224, 224), "less sub, 1*n", "less sub, 223"),
+    "rows of 224": (padded, (2, 3, 224, 224), "less sub, 1*n", "less sub, 100"),
+    "rows before": (padded, (2, 3, 224, 224), "less_equal 0, sub\n", "less 60, sub\n"),
+}
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("name", ENDS)
+def test_windows_that_end_too_early_are_refused(name: str, seed: int) -> None:
+    """In truth the last windows end with the rows, or one behind them."""
+    function, shape, before, after = ENDS[name]
+    specs = mirage.spec(shape, "float32"), mirage.spec((5, shape[1], 3, 3), "float32")
+    program = mirage.kernel(function).bind(*specs).program
+    text = str(with_windows(program))
+    lines = text.splitlines(keepends=True)
+    (at,) = (i for i, line in enumerate(lines) if before in line)
+    lines[at] = lines[at].replace(before, after)
+    if "next" in after:
+        lines.insert(at, "next = add sub, 1\n")
+    assert not mirage.verify(parse("".join(lines)), program, seed=seed).equivalent
+
+
+HOLES = {
+    "rows of 100": ("m1 = floor_divide index2, 100", "fine = less m1, 1"),
+    "a hundred rows": (
+        "m1 = floor_divide index2, 100",
+        "h1 = less m1, 1",
+        "h2 = less 1, m1",
+        "fine = maximum h1, h2",
+    ),
+    "one row": ("m1 = mul index2, 64", "h1 = less m1, 6400", "h2 = less 6400, m1",
+                "fine = maximum h1, h2"),
+}  # fmt: skip
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", HOLES)
+def test_rows_that_are_left_out_are_seen_at_true_extents(name: str, seed: int) -> None:
+    """There are more elements than small sizes have, and no turn of the program's."""
+    specs = (
+        mirage.spec((2, 3, 224, 224), "float32"),
+        mirage.spec((5, 3, 3, 3), "float32"),
+    )
+    program = mirage.kernel(padded).bind(*specs).program
+    lines = str(with_windows(program)).splitlines()
+    (at,) = (
+        i for i, line in enumerate(lines) if "= where " in line and ", gather" in line
+    )
+    head, _, rest = lines[at].partition("where ")
+    inside, _, values = rest.partition(",")
+    lines[at] = f"{head}where kept,{values}"
+    lines[at:at] = [*HOLES[name], f"kept = mul {inside}, fine"]
+    found = mirage.verify(parse("\n".join(lines)), program, seed=seed)
+    assert not found.equivalent
 
 
 def test_convolutions_of_computed_values_are_left() -> None:

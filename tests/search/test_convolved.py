@@ -110,3 +110,9 @@ def test_libraries_are_slow_with_few_channels() -> None:
     )
     took, longer = (estimate(p, H100).kernels[0].arithmetic for p in (few, many))
     assert longer < 4 * took
+
+
+def test_blocks_do_not_copy_f64() -> None:
+    x, w = mirage.spec((2, 3, 7, 6), "float64"), mirage.spec((4, 3, 3, 3), "float64")
+    found = mirage.kernel(plain).bind(x, w).search(effort="quick", use_cache=False)
+    assert not found.best.mugraph.blocks

@@ -264,3 +264,35 @@ def test_positions_that_exist_need_no_condition() -> None:
     candidate = parse(WINDOWS.replace("BODY", anywhere))
     for seed in SEEDS:
         assert verify(candidate, program, seed=seed).ok, seed
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("extent", [60, 400, 4000])
+@pytest.mark.parametrize(
+    ("made", "number"),
+    [("mul index1, 64", 32), ("mul index1, index1", None)],
+    ids=["multiples", "squares"],
+)
+def test_one_element_that_a_candidate_alone_leaves_out(
+    made: str, number: int | None, extent: int, seed: int
+) -> None:
+    """No mask of the program turns there, and small sizes may be too short."""
+
+    def function(x: Any) -> Any:
+        n = x.shape[0]
+        return mirage.where(mirage.arange(n) < n, x, 0.0) * 2
+
+    program = mirage.kernel(function).trace(mirage.spec((extent,), "float32"))
+    place = number * extent if number else (extent // 2) ** 2
+    lines = str(program).splitlines()
+    (at,) = (i for i, line in enumerate(lines) if "= where" in line)
+    lines[at] = lines[at].replace("where less1", "where kept")
+    lines[at:at] = [
+        f"m1 = {made}",
+        f"h1 = less m1, {place}",
+        f"h2 = less {place}, m1",
+        "other = maximum h1, h2",
+        "kept = mul less1, other",
+    ]
+    assert not verify(parse("\n".join(lines)), program, seed=seed).equivalent
