@@ -166,7 +166,7 @@ def positions_at(
     Args:
         program: Extents have to be known.
         value: Outside of blocks.
-        at: By dim of all positions.
+        at: By dim of the value.
     """
     made = {index.name for index in program.indices}
     for node in program.applies:
@@ -174,7 +174,9 @@ def positions_at(
             made.add(node.result)
     if value not in made:
         return None
-    return _Positions(program, value, known_extents(program.extent_of)).at(at)
+    others = {d.name: np.zeros(1, np.int64) for i in program.indices for d in i.axis}
+    positions = _Positions(program, value, known_extents(program.extent_of))
+    return positions.at({**others, **at})
 
 
 def _any_point(extents: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
@@ -230,7 +232,7 @@ class _Positions:
         return self.at(at).ravel()
 
     def at(self, at: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
-        """The values at all combinations of indices of the dims."""
+        """The values at all combinations of indices of the dims of positions."""
         given: list[Input] = []
         arrays: list[NDArray[np.int64]] = []
         for index in self.program.indices:

@@ -721,7 +721,8 @@ def functions_called(lines: Iterable[str]) -> list[str]:
         if join is not None and join.name in names
     ]
     code = "\n".join((code, *joined))
-    called = [t for n, t in FUNCTIONS.items() if re.search(rf"(?<![\w.]){n}\(", code)]
+    names = set(re.findall(r"(?<![\w.])(\w+)\(", code))
+    called = [text for name, text in FUNCTIONS.items() if name in names]
     compiled = [COMPILED] * any("COMPILED" in text for text in called)
     return compiled + called + joined
 
