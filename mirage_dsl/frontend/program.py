@@ -481,12 +481,9 @@ class Unifier:
                     groups.add(at)
         for at in sorted(groups):
             vars = self.resolve(self._groups[at])
-            if len(set(vars)) != len(vars):
-                raise UnsupportedError(
-                    "two axes of one tensor would be the same dim; where its extent is "
-                    "dynamic, make such a mask of positions, as arange(n)[:, None] >= "
-                    "arange(n)"
-                )
+            again = next((v for at, v in enumerate(vars) if v in vars[:at]), None)
+            if again is not None:
+                raise UnsupportedError(_same_dim(again))
 
     def _factor_alike(self, left: DimVars, right: DimVars) -> None:
         a, b = list(reversed(left)), list(reversed(right))
@@ -548,6 +545,16 @@ class Unifier:
             self._merge(member, (self.fresh(extent // inner), *tail))
         else:
             self._merge(member[1:], tail)
+
+
+def _same_dim(var: DimVar) -> str:
+    """What is wrong where a tensor would have a dim twice."""
+    said = "two axes of one tensor would be the same dim"
+    if var.extent is None:
+        return (
+            f"{said}; make such a mask of positions, as arange(n)[:, None] >= arange(n)"
+        )
+    return f"{said}, of {var.extent} elements; pass the other tensor as an argument"
 
 
 def _known(var: DimVar) -> int:

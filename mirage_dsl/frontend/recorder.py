@@ -759,8 +759,8 @@ class Recorder(ProgramRecord):
             apart = at < op.carried and kept.get(at) == axis
             if product(axis) is None and not apart:
                 raise UnsupportedError(
-                    f"{op.name} along a dynamic dim, on which the shape of its result "
-                    "depends; take the dim out of dynamic=",
+                    f"{op.name} along a dynamic dim: PyTorch's call is planned for one "
+                    "extent of it; take the dim out of dynamic=",
                     user_location(),
                 )
 
