@@ -1105,8 +1105,7 @@ class _Side:
             turns=sampling.turns.made,
         )
         domain = ResidueDomain(algebra, reads_anything=side == CANDIDATE)
-        tables = _tables(self.graph)
-        arrays = ThinnedArrays(domain, self.extents, self.thinned, tables)
+        arrays = self._arrays(domain)
         values: dict[str, Named[Residue]] = {}
         turns = sampling.turns.inputs or ((),) * len(keys)
         given = zip(self.graph.inputs, keys, drawing, turns, strict=True)
@@ -1125,6 +1124,11 @@ class _Side:
                 values[node.result] = self._apply(node, values, arrays)
         found = [self._picked(i, values) for i in range(len(self.axes))]
         return tuple(without_value(found) if self.graph.indices else found)
+
+    def _arrays(self, domain: ResidueDomain) -> ThinnedArrays:
+        """The operators outside of blocks."""
+        tables = _tables(self.graph)
+        return ThinnedArrays(domain, self.extents, self.thinned, tables)
 
     def _drawn(
         self,
@@ -1357,10 +1361,8 @@ class ThinnedArrays(NamedArrays[Residue]):
         places, there = _places_left(index.value.exact, kept, self._extents[dim])
         if dim in self._tables:
             # The last one before may be that which the program reads.
-            places, there = (
-                np.where(there, places, len(kept) - 1 - places),
-                there | True,
-            )
+            places = np.where(there, places, len(kept) - 1 - places)
+            there = np.ones_like(there)
         moved = replace(index, value=replace(index.value, exact=places))
         found = super().gather(op, source, moved, dim)
         if there.all():
