@@ -290,6 +290,8 @@ def _of_positions(graph: KernelGraph) -> set[str]:
 @lru_cache(maxsize=16)
 def _tables(graph: KernelGraph) -> frozenset[str]:
     """The dims that positions index, as windows do, and what these are made of."""
+    if not graph.indices:
+        return frozenset()
     placed = _of_positions(graph)
     found = {
         str(node.attr("dim"))
@@ -734,9 +736,8 @@ def _compared_by(
     candidate: KernelGraph, program: KernelGraph, sampling: Sampling, way: _Way
 ) -> Sampled | None:
     """What a comparison of so many elements comes to; None if it takes too much."""
-    thinning = Thinning(way.longest, way.width, sampling.seed).at_parts(candidate)
-    thinning = thinning.at_turns(sampling.turns)
     compared = any(sampling.turns.inputs)
+    thinning = _thinned_by(way, candidate, sampling)
     thinning = _with_tables(program, thinning, way.along, way.points, compared)
     _require_same_dims(candidate, program, thinning)
     how = thinning, way.along, way.points, compared
@@ -754,6 +755,12 @@ def _compared_by(
     return found if beside is None else beside
 
 
+def _thinned_by(way: _Way, candidate: KernelGraph, sampling: Sampling) -> Thinning:
+    """The thinning of a way, for a candidate and what is drawn."""
+    thinning = Thinning(way.longest, way.width, sampling.seed)
+    return thinning.at_parts(candidate).at_turns(sampling.turns)
+
+
 def _compared_beside_turns(
     candidate: KernelGraph, program: KernelGraph, sampling: Sampling, way: _Way
 ) -> Sampled | None:
@@ -762,8 +769,7 @@ def _compared_beside_turns(
     for count in _BESIDE:
         if not points:
             return None
-        thinning = Thinning(way.longest, way.width, sampling.seed).at_parts(candidate)
-        thinning = thinning.at_turns(sampling.turns)
+        thinning = _thinned_by(way, candidate, sampling)
         axes = _axes_at(candidate, thinning, points[:count])
         thinning = _for_tables(program, thinning, axes)
         ours, theirs = (_Side(g, axes, thinning) for g in (program, candidate))
@@ -781,15 +787,12 @@ def _axes_at(
 ) -> list[list[IntArray]]:
     """The indices of points along each axis of each output; of others one."""
     rng = np.random.default_rng([thinning.seed, 37])
-    found: list[list[IntArray]] = []
-    for item in graph.returns:
-        axes: list[IntArray] = []
-        for axis in item.type.axes:
-            extents = [graph.extent_of[d.name] or 1 for d in axis]
-            own = list(_at_points(points, [d.name for d in axis], extents, thinning))
-            axes.append(np.unique(own or [_between(rng, extents, thinning)]))
-        found.append(axes)
-    return found
+
+    def indices(names: Sequence[str], extents: Sequence[int]) -> list[int]:
+        own = list(_at_points(points, names, extents, thinning))
+        return own or [_between(rng, extents, thinning)]
+
+    return _of_axes(graph, indices)
 
 
 @lru_cache(maxsize=4 * len(_WAYS))
@@ -988,20 +991,27 @@ def sample_axes(
     whole = [i for i in program.inputs if compared and i.type.dtype.is_integer]
     dims = frozenset(name for item in whole for name in item.type.names)
     beside = turning_points(program, points, thinning.seed, dims) if points else ()
-    found: list[list[IntArray]] = []
-    for item in program.returns:
-        axes: list[IntArray] = []
-        for axis in item.type.axes:
-            extents = [program.extent_of[d.name] or 1 for d in axis]
-            chosen = [math.prod(extents) - 1, 0, _between(rng, extents, thinning)]
-            if program.indices:
-                # What is masked may be neither of the first nor of the last; windows
-                # of the last may end behind what they are windows of.
-                chosen = [chosen[2], chosen[0], chosen[1]]
-            more = _at_points(beside, [d.name for d in axis], extents, thinning)
-            axes.append(np.unique([*chosen[:count], *more]))
-        found.append(axes)
-    return found
+
+    def indices(names: Sequence[str], extents: Sequence[int]) -> list[int]:
+        last, between = math.prod(extents) - 1, _between(rng, extents, thinning)
+        # What is masked may be neither of the first nor of the last; windows of the
+        # last may end behind what they are windows of.
+        chosen = [between, last, 0] if program.indices else [last, 0, between]
+        return [*chosen[:count], *_at_points(beside, names, extents, thinning)]
+
+    return _of_axes(program, indices)
+
+
+def _of_axes(
+    graph: KernelGraph, indices: Callable[[Sequence[str], Sequence[int]], list[int]]
+) -> list[list[IntArray]]:
+    """Indices along each axis of each output, chosen by its dims and their extents."""
+
+    def along(axis: Axis) -> IntArray:
+        names = [d.name for d in axis]
+        return np.unique(indices(names, [graph.extent_of[n] or 1 for n in names]))
+
+    return [[along(axis) for axis in item.type.axes] for item in graph.returns]
 
 
 def _at_points(

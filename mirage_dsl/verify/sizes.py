@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -764,7 +764,7 @@ class _Shrinking:
             self.sizes = before
 
     def _lengthen_what_lacks(self, other: Mapping[tuple[object, ...], int]) -> None:
-        # What indexes a dim may become longer itself.
+        """Longer dims, until none lacks any; what indexes one may become longer too."""
         for _ in range(_LENGTHENED):
             lacking = self._lacking()
             tables = indexed_too_short(self._with_small_literals())
@@ -1085,18 +1085,14 @@ def _turned_otherwise(program: KernelGraph, small: KernelGraph) -> dict[str, int
         small: The same at small ones.
     """
     found: dict[str, int] = {}
-    truth = _comparisons(program)
-    for now in compared_positions(small):
-        known = truth.get(now.result)
-        for by, own, longer, shorter in (
-            (now.below, known and known.below, now.first, now.second),
-            (now.above, known and known.above, now.second, now.first),
-        ):
-            settled = own is not None and own > 0
-            dims, lacks = (shorter, 1 - by) if settled else (longer, by)
-            if dims and 0 < lacks <= _FARTHEST:
-                longest = max(sorted(dims), key=lambda d: program.extent_of[d] or 0)
-                found[longest] = max(found.get(longest, 0), lacks)
+    for margin in _margins(program, small):
+        settled = margin.truth is not None and margin.truth > 0
+        dims, lacks = margin.less, margin.now
+        if settled:
+            dims, lacks = margin.more, 1 - margin.now
+        if dims and 0 < lacks <= _FARTHEST:
+            longest = max(sorted(dims), key=lambda d: program.extent_of[d] or 0)
+            found[longest] = max(found.get(longest, 0), lacks)
     return found
 
 
@@ -1110,19 +1106,39 @@ def _slack_lacking(program: KernelGraph, small: KernelGraph) -> dict[str, int]:
         small: The same at small ones.
     """
     found: dict[str, int] = {}
+    for margin in _margins(program, small):
+        if margin.truth is None or margin.truth < -_OVERHANG or len(margin.more) != 1:
+            continue
+        (dim,) = margin.more
+        lacks = min(margin.truth, _SLACK) - margin.now
+        found[dim] = max(found.get(dim, lacks), lacks)
+    return found
+
+
+class _Margin(NamedTuple):
+    """By how much one side of a comparison of positions is beyond the other everywhere.
+
+    Attributes:
+        now: At small sizes.
+        truth: At the program's own, where these are known.
+        less: Dims of which more elements make it less.
+        more: Dims of which they make it more.
+    """
+
+    now: int
+    truth: int | None
+    less: frozenset[str]
+    more: frozenset[str]
+
+
+def _margins(program: KernelGraph, small: KernelGraph) -> Iterator[_Margin]:
+    """Those of all comparisons, either way."""
     truth = _comparisons(program)
     for now in compared_positions(small):
         known = truth.get(now.result)
-        for by, own, dims in (
-            (now.below, known and known.below, now.second),
-            (now.above, known and known.above, now.first),
-        ):
-            if own is None or own < -_OVERHANG or len(dims) != 1:
-                continue
-            (dim,) = dims
-            lacks = min(own, _SLACK) - by
-            found[dim] = max(found.get(dim, lacks), lacks)
-    return found
+        below, above = (known.below, known.above) if known else (None, None)
+        yield _Margin(now.below, below, now.first, now.second)
+        yield _Margin(now.above, above, now.second, now.first)
 
 
 @lru_cache(maxsize=4)

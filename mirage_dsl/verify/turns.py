@@ -41,7 +41,6 @@ _TURNS = 2
 _MOST_TURNS, _ELSEWHERE, _BASES = 64, 16, 3
 """Turns of each value along each of its dims, and points beside those that a program
 does not have, at most; and points from which on turns are looked for."""
-_SPACE = MemorySpace.DEVICE
 _INFINITE = 2.0**1000
 """What an infinity counts as, of which the difference from another one is a number."""
 
@@ -80,6 +79,8 @@ def turns_elsewhere(
 
     Dims are the candidate's, and told apart by their extents: names are not the same.
     """
+    if not candidate.indices:
+        return ()
     known = {(extent, place) for _, extent, place, _ in _places(program, seed)}
     found: list[Point] = []
     for dim, extent, place, base in _places(candidate, seed):
@@ -144,15 +145,13 @@ def _in_one_level(graph: KernelGraph) -> KernelGraph:
         names = own if isinstance(node, Apply) else names
     flat = replace(graph, inputs=(), nodes=tuple(made), returns=())
     types = kernel_types(flat)
-    returns = (
-        Return(n.result, flat_type(types[n.result].dtype, types[n.result].dims, _SPACE))
-        for n in made
-        if n.result in read
-    )
+    returned = ((n.result, types[n.result]) for n in made if n.result in read)
+    returns = (Return(v, flat_type(t.dtype, t.dims, t.space)) for v, t in returned)
     return replace(flat, returns=tuple(returns))
 
 
 def _is_elementwise(node: BlockNode) -> TypeGuard[Apply]:
+    """Whether it computes each element of values of its own."""
     if not isinstance(node, Apply):
         return False
     return node.op.kind is Kind.ELEMENTWISE and bool(node.values)
@@ -168,11 +167,7 @@ def positions_at(
         value: Outside of blocks.
         at: By dim of the value.
     """
-    made = {index.name for index in program.indices}
-    for node in program.applies:
-        if node.op.kind is Kind.ELEMENTWISE and made.issuperset(node.values):
-            made.add(node.result)
-    if value not in made:
+    if value not in _made_of_positions(program):
         return None
     others = {d.name: np.zeros(1, np.int64) for i in program.indices for d in i.axis}
     positions = _Positions(program, value, known_extents(program.extent_of))
@@ -185,15 +180,19 @@ def _any_point(extents: Mapping[str, int], rng: np.random.Generator) -> dict[str
 
 def _last_positions(program: KernelGraph) -> list[str]:
     """The values made of positions alone, element by element, that others read."""
-    made = {index.name for index in program.indices}
-    read = {item.value for item in program.returns}
-    for node in program.applies:
-        elementwise = node.op.kind is Kind.ELEMENTWISE
-        if elementwise and node.values and made.issuperset(node.values):
-            made.add(node.result)
-        else:
-            read.update(node.values)
+    made = _made_of_positions(program)
+    others = (n for n in program.applies if n.result not in made)
+    read = {item.value for item in program.returns}.union(*(n.values for n in others))
     return [n.result for n in program.applies if n.result in made & read]
+
+
+def _made_of_positions(program: KernelGraph) -> set[str]:
+    """The positions outside of blocks, and what is made of them element by element."""
+    made = {index.name for index in program.indices}
+    for node in program.applies:
+        if _is_elementwise(node) and made.issuperset(node.values):
+            made.add(node.result)
+    return made
 
 
 @dataclass(frozen=True)

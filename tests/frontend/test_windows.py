@@ -391,6 +391,11 @@ REFUSED: dict[str, tuple[type[MirageError], str, Callable[..., Any]]] = {
         lambda x, w: F.max_pool2d(x, 20, 1) + w.sum(),
     ),
     "rank": (ShapeError, "rank 4", lambda x, w: F.conv1d(x, w[..., 0])),
+    "windows of itself": (
+        UnsupportedError,
+        "would be the same dim, of 2 elements; pass the other tensor as an argument",
+        lambda x, w: F.conv2d(x, x[..., :3, :3]),
+    ),
     "numbers of a stride": (
         ShapeError,
         "1 or 2 integers",
