@@ -1,4 +1,4 @@
-"""Loops of blocks: over a scan, split over the grid, or bounded by what a mask leaves.
+"""Loops of blocks: over a scan, split over the grid, left out, or bounded by masks.
 
 **Over a scan.**  A scan goes on from one iteration to the next, so that a block holds a
 piece of a long row at a time, and what came before.  Before → after:
@@ -22,6 +22,16 @@ kernel for the parts, one that joins them.  Before → after, with k looped over
 A sum right after the loop moves into the first kernel, so that less is stored.  What
 was accumulated relative to a running maximum is joined relative to the largest of the
 parts' maxima: each part is weighted by exp(maximum - largest).
+
+**Left out.**  A block that reads little may have all of it in registers at once: what
+is accumulated is then what there is of the one iteration.  Before → after:
+
+    y = block grid(m / 1) loop(k / 64) {     y = block grid(m / 1) {
+      t = load x[m/grid, k/loop]               t = load x[m/grid, k]
+      p = sum t over(k)                  →     p = sum t over(k)
+      a = accumulate p                         store y[m/grid] = p
+      store y[m/grid] = a                    }
+    }
 
 **Bounded.**  Iterations whose mask is wholly false are left out: a block bounds its
 loop by its own place along a dim of the grid.  Before → after, where nothing is
@@ -84,7 +94,7 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, parts
 from mirage_dsl.ir.text.printer import bounds_text, settled_text
-from mirage_dsl.ir.walk import live, map_blocks, read_by, users
+from mirage_dsl.ir.walk import live, map_blocks, read_by, users, with_operands
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.ops.table import (
     EXP,
@@ -424,6 +434,39 @@ def _one_over(dims: Iterable[str]) -> Scalar:
     for dim in dims:
         product = product.times(Scalar(scalar(1).value, ((dim, -1),)))
     return product
+
+
+# -- Left out --------------------------------------------------------------------------
+
+
+def without_loop(block: BlockGraph) -> BlockGraph | None:
+    """A block that has all iterations at once; None where it has no loop.
+
+    The schedule is for no loop; that the tiles fit is not looked at.  What is added in
+    each iteration without depending on it is added once: then it is another result,
+    and there is None too.
+    """
+    stages = stages_of(block)
+    names: dict[str, str] = {}
+    nodes: list[BlockNode] = []
+    for node in block.nodes:
+        match node:
+            case Accumulate() | RunningMax():
+                if stages[node.operand] != "body":
+                    return None
+                names[node.result] = names.get(node.operand, node.operand)
+            case Load():
+                nodes.append(replace(node, axes=_in_one_piece(node.axes)))
+            case _:
+                nodes.append(with_operands(node, names))
+    if block.loop is None:
+        return None
+    schedule = replace(block.schedule, num_stages=2, descriptors=False, prefetch=0)
+    return BlockGraph(block.grid, None, tuple(nodes), schedule)
+
+
+def _in_one_piece(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    return tuple(tuple(replace(d, loop=False) for d in axis) for axis in axes)
 
 
 # -- Bounded by masks ------------------------------------------------------------------

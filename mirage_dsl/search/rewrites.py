@@ -26,6 +26,7 @@ from mirage_dsl.rewrite.loops import (
     settle_masks,
     skip_tiles,
     split_loop,
+    without_loop,
 )
 from mirage_dsl.rewrite.pairs import with_pairs
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
@@ -63,6 +64,7 @@ class Use(Enum):
     CALL = "applied to calls of PyTorch's; what comes of it is searched as one kernel"
     FOUND = "applied to all that is found"
     VARIANT = "applied to what is found, where the estimate of the outcome is less"
+    TIMED = "applied to what is found, where it is timed; so is what comes of it"
 
 
 Function = Callable[[KernelGraph], KernelGraph | None]
@@ -125,6 +127,12 @@ def _split(graph: KernelGraph) -> KernelGraph | None:
 def _looped(graph: KernelGraph) -> KernelGraph | None:
     """All blocks that can loop over what they scan, an element at a time."""
     made = map_blocks(graph, lambda block: scanned_in_loop(block) or block)
+    return None if check(made) else made
+
+
+def _without_loops(graph: KernelGraph) -> KernelGraph | None:
+    """All blocks that can do without their loops."""
+    made = map_blocks(graph, lambda block: without_loop(block) or block)
     return None if check(made) else made
 
 
@@ -249,6 +257,13 @@ _ROWS = (
         (Use.VARIANT,),
         "more blocks share a loop's iterations, and a second kernel joins the parts",
         _split,
+    ),
+    Rewrite(
+        "without-loop",
+        Level.MUGRAPH,
+        (Use.TIMED,),
+        "a block has all iterations at once, where it reads little",
+        _without_loops,
     ),
     Rewrite(
         "windows",

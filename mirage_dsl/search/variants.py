@@ -12,6 +12,7 @@ from mirage_dsl.core.hardware import Architecture, Hardware
 from mirage_dsl.cost.estimate import Cost, Priced, estimate, launched
 from mirage_dsl.cost.facts import BlockFacts, facts_of
 from mirage_dsl.ir.analysis.launches import behind_kernels, launched_early, loads_beside
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import (
@@ -19,6 +20,7 @@ from mirage_dsl.ir.maps import (
     partial_extents,
     with_derived_extents,
 )
+from mirage_dsl.rewrite.loops import without_loop
 from mirage_dsl.search.sizes import Constraints, Sized, choose_sizes
 from mirage_dsl.tile.program import SMALLEST_DOT
 
@@ -123,6 +125,40 @@ def _with_descriptors(graph: KernelGraph) -> KernelGraph:
     )
 
 
+def unlooped(
+    mugraph: KernelGraph,
+    *,
+    hardware: Hardware,
+    constraints: Constraints | None = None,
+) -> KernelGraph | None:
+    """A μGraph whose costliest kernel has all iterations at once, at its best sizes.
+
+    The estimate errs more between a loop and none than between two tiles of a loop, so
+    a tuner times both.  None where that kernel has no loop, or too long a one.
+
+    Args:
+        mugraph: A sized μGraph of known extents.
+        hardware: The GPU to estimate for.
+        constraints: Restrictions.
+    """
+    limits = constraints or Constraints()
+    at = costliest(mugraph, hardware)
+    node = None if at is None else mugraph.nodes[at]
+    block = without_loop(node) if isinstance(node, BlockGraph) else None
+    if at is None or block is None or not limits.admits_structure(block):
+        return None
+    types = kernel_types(mugraph)
+    extents = derived_extents(mugraph, mugraph.extent_of)
+    allowed = limits.sizes(block)
+    sized = choose_sizes(
+        block, types, extents, hardware=hardware, keep=1, allowed=allowed
+    )
+    if not sized:
+        return None
+    made = _with_node(mugraph.with_extents(extents), at, sized[0].block)
+    return None if check(made) else made
+
+
 def neighbours(
     mugraph: KernelGraph,
     *,
@@ -206,9 +242,19 @@ def _steps(
                 # As much for each warp as before.
                 yield from _with_warps(other, larger=_grows(axis, changed))
     yield from _trades(facts)
-    loop, stages = block.loop, block.schedule.num_stages
-    for tile in _tiles_beside(loop, facts) if loop is not None else ():
-        assert loop is not None
+    if block.loop is not None:
+        yield from _other_loops(facts, block.loop)
+    for schedule in _schedules_beside(facts, own):
+        yield replace(block, schedule=schedule)
+    if made is not None and loads_beside(block, made):
+        for tiles in _beside_number(block.schedule.prefetch, PREFETCHED):
+            yield replace(block, schedule=replace(block.schedule, prefetch=tiles))
+
+
+def _other_loops(facts: BlockFacts, loop: Split) -> Iterator[BlockGraph]:
+    """The block with another tile of its loop, or with all of it at once."""
+    block, stages = facts.block, facts.block.schedule.num_stages
+    for tile in _tiles_beside(loop, facts):
         changed = replace(block, loop=Split(loop.dim, tile))
         if _loop_fits(changed):
             yield changed
@@ -216,14 +262,18 @@ def _steps(
             # As many bytes in flight as before.
             count = stages * loop.tile // tile
             if 2 <= count <= MOST_STAGES:
-                yield replace(
-                    changed, schedule=replace(block.schedule, num_stages=count)
-                )
-    for schedule in _schedules_beside(facts, own):
-        yield replace(block, schedule=schedule)
-    if made is not None and loads_beside(block, made):
-        for tiles in _beside_number(block.schedule.prefetch, PREFETCHED):
-            yield replace(block, schedule=replace(block.schedule, prefetch=tiles))
+                schedule = replace(block.schedule, num_stages=count)
+                yield replace(changed, schedule=schedule)
+    if 2 * loop.tile >= _part(block, loop.dim, facts):
+        whole = without_loop(block)
+        if whole is not None:
+            yield whole
+            yield from _with_warps(whole, larger=True)
+
+
+def _part(block: BlockGraph, dim: str, facts: BlockFacts) -> int:
+    """How many indices of a dim a block has."""
+    return next((s.tile for s in block.grid if s.dim == dim), facts.extents[dim])
 
 
 def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:

@@ -55,6 +55,7 @@ from mirage_dsl.search.variants import (
     costliest,
     neighbours,
     proposals,
+    unlooped,
     with_others_of,
 )
 from mirage_dsl.store.cache import TIMINGS, Cache, Entry, Key
@@ -326,17 +327,15 @@ class Climb:
 
     def _first(self) -> list[KernelGraph]:
         """The program, and the structures at their best sizes by estimate."""
-        limit = self.allowance.worst * self.result.best.cost.microseconds
         found: dict[KernelGraph, Cost] = {}
-        for candidate in self.result.candidates:
-            if candidate.cost.microseconds <= limit and candidate.mugraph.blocks:
-                forms = proposals(
-                    candidate.mugraph,
-                    count=self.allowance.sizes,
-                    hardware=self.hardware,
-                    constraints=self.constraints,
-                )
-                found.update(forms)
+        for structure in self._structures():
+            forms = proposals(
+                structure,
+                count=self.allowance.sizes,
+                hardware=self.hardware,
+                constraints=self.constraints,
+            )
+            found.update(forms)
         own = [c.mugraph for c in self.result.candidates]
         count = Counter(map(_launches, own))
         first: list[KernelGraph] = []
@@ -349,6 +348,26 @@ class Climb:
                 first.append(graph)
         most = KERNELS_EACH * (len(own) + self.allowance.first)
         return list(_as_many([self.result.library, *own, *first], most))
+
+    def _structures(self) -> Iterator[KernelGraph]:
+        """What the search found, and the same without the loop of the costliest kernel.
+
+        Those whose estimates are not hopeless.
+        """
+        limit = self.allowance.worst * self.result.best.cost.microseconds
+        near = (c for c in self.result.candidates if c.cost.microseconds <= limit)
+        found = [c.mugraph for c in near if c.mugraph.blocks]
+        yield from found
+        seen = {canonical_hash(g, sizes=False) for g in found}
+        for graph in found:
+            other = unlooped(
+                graph, hardware=self.hardware, constraints=self.constraints
+            )
+            if other is None or (key := canonical_hash(other, sizes=False)) in seen:
+                continue
+            seen.add(key)
+            if estimate(other, self.hardware).microseconds <= limit:
+                yield other
 
     def _next(self, tuner: Tuner) -> list[KernelGraph]:
         """The neighbours of the fastest of different tiles that were not timed yet.
@@ -500,8 +519,8 @@ def _as_many(graphs: Iterable[KernelGraph], most: int) -> Iterator[KernelGraph]:
 def _in_turns(found: Mapping[KernelGraph, Cost]) -> list[KernelGraph]:
     """By estimate, but ahead of all others the best few of each kind, in turns.
 
-    The estimate errs more between one kernel and two, or between library calls and
-    none, than between two sizes of one μGraph.
+    The estimate errs more between one kernel and two, a loop and none, or library calls
+    and none, than between two sizes of one μGraph.
     """
     ranked = sorted(found, key=lambda g: found[g].microseconds)
     kinds: dict[object, list[KernelGraph]] = {}
@@ -513,8 +532,9 @@ def _in_turns(found: Mapping[KernelGraph, Cost]) -> list[KernelGraph]:
 
 
 def _kind(graph: KernelGraph) -> object:
-    """How many kernels it has, and what library calls."""
-    return len(graph.blocks), _library_calls(graph)
+    """How many kernels it has, how many of them loop, and what library calls."""
+    loops = sum(block.loop is not None for block in graph.blocks)
+    return len(graph.blocks), loops, _library_calls(graph)
 
 
 def _library_calls(graph: KernelGraph) -> object:

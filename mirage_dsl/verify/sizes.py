@@ -439,6 +439,9 @@ _SLACK = 3
 """Elements between the last window and the end of what it is one of, at most."""
 _BEYOND = 2
 """Elements behind the farthest of such indices, so that they have places to be at."""
+_ROW_OF_DATA = 16
+"""Elements of a row of which a mask of data, that hides every other one, leaves some:
+of hundreds of rows all have one."""
 _WIDEST_GAP = 3
 """How far numbers beside positions are apart at most."""
 _RAGGED_TWICE = (14, 13, 19, 16, 20, 22, 23)
@@ -485,7 +488,8 @@ def shrink(
         ragged: Leave the last tile of each split incomplete.
         seed: Decides which dim gets which size.
         tiny: As small as serves, for arithmetic that is slow.
-        whole: No window of the program is outside as a whole, and no row masked.
+        whole: No window of the program is outside as a whole, and no row masked, or
+            hardly any by a mask that is data.
 
     Raises:
         UnsupportedError: The graphs relate extents in a way that cannot be shrunk.
@@ -755,7 +759,8 @@ class _Shrinking:
         """Longer dims for indices too far apart, and for masks, up to a limit."""
         program = self.graphs[0]
         gathers = any(n.op.kind is Kind.GATHER for n in program.applies)
-        if not gathers and not program.indices:
+        masked = self.whole and hides_by_data(program)
+        if not gathers and not program.indices and not masked:
             return
         self._lengthen_what_lacks(other)
         before = dict(self.sizes)
@@ -1208,23 +1213,48 @@ def _outside(graph: KernelGraph) -> dict[str, int]:
 
 
 def _emptied(graph: KernelGraph) -> dict[str, int]:
-    """By dim that it lacks elements, where a mask leaves rows without any.
+    """By dim how many elements it lacks, where a mask leaves rows without any.
 
-    Of a window around each row, rows far behind the last column have none.
+    Of a window around each row, rows far behind the last column have none; of a mask
+    that is data, short rows.
     """
-    reductions = (n for n in graph.applies if n.op.kind is Kind.REDUCTION)
-    reduced = {d for n in reductions for d in n.over}
+    reduced = _reduced(graph)
     found: dict[str, int] = {}
+    for node, condition, at in _hidden(graph):
+        names, holds = _positions_of(graph, condition)
+        if names:
+            over = tuple(i for i, n in enumerate(names) if n in reduced)
+            hidden = (holds != 0) != bool(at)
+            if over and hidden.all(axis=over).any():
+                found[names[over[-1]]] = 1
+            continue
+        rows = [d for d in kernel_types(graph)[node.result].names if d in reduced]
+        lacks = _ROW_OF_DATA - (graph.extent_of[rows[-1]] or 1) if rows else 0
+        if lacks > 0:
+            found[rows[-1]] = lacks
+    return found
+
+
+def hides_by_data(graph: KernelGraph) -> bool:
+    """Whether a mask that is data may leave nothing of what is reduced."""
+    hidden = (condition for _, condition, _ in _hidden(graph))
+    return bool(_reduced(graph)) and any(
+        made_of_positions(graph, condition) is None for condition in hidden
+    )
+
+
+def _reduced(graph: KernelGraph) -> set[str]:
+    reductions = (n for n in graph.applies if n.op.kind is Kind.REDUCTION)
+    return {d for n in reductions for d in n.over}
+
+
+def _hidden(graph: KernelGraph) -> Iterator[tuple[Apply, str, int]]:
+    """The choices of infinities, by which conditions; 0 where these hold, else 1."""
     for node in graph.applies:
         condition = node.operands[0] if node.op is WHERE else None
         for at, other in enumerate(node.operands[1:] if condition else ()):
             if isinstance(condition, str) and _is_infinite(other):
-                names, holds = _positions_of(graph, condition)
-                over = tuple(i for i, n in enumerate(names) if n in reduced)
-                hidden = (holds != 0) != bool(at)
-                if over and hidden.all(axis=over).any():
-                    found[names[over[-1]]] = 1
-    return found
+                yield node, condition, at
 
 
 def _is_infinite(operand: Operand) -> bool:

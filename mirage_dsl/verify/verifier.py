@@ -75,6 +75,7 @@ from mirage_dsl.verify.shifts import (
 )
 from mirage_dsl.verify.sizes import (
     Shrunk,
+    hides_by_data,
     interface_difference,
     made_of_positions,
     shrink,
@@ -624,9 +625,11 @@ class _Verification:
     def _may_have_values(self) -> bool:
         """Whether a program may have values at sizes at which its windows are inside.
 
-        The largest element of a window without any has no sum.
+        The largest element of a window without any has no sum, nor has that of a row
+        which is masked as a whole.
         """
-        return bool(self.program.indices) and not self.whole
+        masked = bool(self.program.indices) or hides_by_data(self.program)
+        return masked and not self.whole
 
     def _left_out(self) -> str | None:
         """What is said of what no trial shows; None if nothing is.

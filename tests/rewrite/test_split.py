@@ -1,7 +1,8 @@
-"""Loops split over the grid: the two kernels, what they compute, what is refused."""
+"""Loops split over the grid or left out: the kernels, what they compute, refusals."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,16 @@ from mirage_dsl.core.types import f16, f32, scalar
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.evaluate import evaluate_numpy
-from mirage_dsl.ir.graph import Accumulate, BlockGraph, KernelGraph, Load, Split
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    BlockGraph,
+    KernelGraph,
+    Load,
+    RunningMax,
+    Split,
+)
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.rewrite.loops import split_loop
+from mirage_dsl.rewrite.loops import split_loop, without_loop
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.verify.verifier import verify
 from tests.programs import mugraphs
@@ -51,6 +59,67 @@ def test_split_forms_are_verified(name: str) -> None:
     assert parse(str(graph)) == graph
     found = verify(graph, program)
     assert found.ok, found.reason
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", PAIRS)
+def test_blocks_without_their_loops_are_verified(name: str) -> None:
+    program, fused = (make() for make in PAIRS[name])
+    (block,) = fused.blocks
+    whole = without_loop(block)
+    assert whole is not None
+    assert without_loop(whole) is None
+    kinds = (Accumulate, RunningMax)
+    assert any(isinstance(n, kinds) for n in block.nodes)
+    assert not any(isinstance(n, kinds) for n in whole.nodes)
+    graph = replace(fused, nodes=(whole,))
+    assert not check(graph)
+    assert parse(str(graph)) == graph
+    found = verify(graph, program)
+    assert found.ok, found.reason
+
+
+def test_joined_pieces_are_one_without_a_loop() -> None:
+    graph = parse(
+        """mirage 1
+
+mugraph scan(x: f32[m, k]) -> f32[m, k] where m = 4, k = 64 {
+  y = block grid(m / 2) loop(k / 16) {
+    t = load x[m/grid, k/loop]
+    c = cumsum t along(k)
+    a = accumulate c concat
+    store y[m/grid, k] = a
+  }
+  return y
+}
+"""
+    )
+    whole = without_loop(graph.blocks[0])
+    assert whole is not None
+    made = replace(graph, nodes=(whole,))
+    assert not check(made)
+    assert verify(made, graph).ok
+
+
+def test_what_each_iteration_adds_of_its_own_needs_the_loop() -> None:
+    graph = parse(
+        """mirage 1
+
+mugraph f(x: f32[m, k], y: f32[m]) -> f32[m] where m = 4, k = 64 {
+  z = block loop(k / 16) {
+    t = load x[m, k/loop]
+    u = load y[m]
+    s = sum t over(k)
+    a = accumulate s
+    b = accumulate u
+    c = add a, b
+    store z[m] = c
+  }
+  return z
+}
+"""
+    )
+    assert without_loop(graph.blocks[0]) is None
 
 
 def test_one_kernel_becomes_two() -> None:

@@ -17,8 +17,10 @@ from mirage_dsl.search.variants import (
     costliest,
     neighbours,
     proposals,
+    unlooped,
     with_others_of,
 )
+from mirage_dsl.verify.verifier import verify
 from tests.programs import mugraphs
 from tests.search import blocks
 
@@ -89,6 +91,46 @@ def test_neighbours_change_tiles_and_warps_at_once() -> None:
     assert any(
         b.schedule.num_warps == 2 * warps and b.grid != block.grid for b in beside
     )
+
+
+def _with_loop_tile(graph: KernelGraph, tile: int) -> KernelGraph:
+    (block,) = graph.blocks
+    assert block.loop is not None
+    loop = replace(block.loop, tile=tile)
+    return replace(graph, nodes=(replace(block, loop=loop),))
+
+
+def test_beside_two_iterations_is_no_loop() -> None:
+    graph = mugraphs.rmsnorm_linear(1, 256, 512)
+    (block,) = graph.blocks
+    assert block.loop is not None
+    extent = graph.extent_of[block.loop.dim]
+    assert extent is not None
+    for tile in (extent // 4, extent // 2):
+        beside = neighbours(_with_loop_tile(graph, tile), hardware=H100)
+        whole = [g for g, _ in beside if g.blocks[0].loop is None]
+        assert bool(whole) is (2 * tile == extent)
+        for other in whole:
+            assert check(other) == []
+            assert verify(other, graph).ok
+
+
+def test_without_the_costliest_loop() -> None:
+    """The first kernel has it; what joins its parts stays as it is."""
+    graph = mugraphs.attention(32, 256, 4096, tile_n=64, splits=8)
+    found = unlooped(graph, hardware=H100)
+    assert found is not None
+    assert [b.loop for b in found.blocks] == [None, None]
+    assert found.blocks[1] == graph.blocks[1]
+    assert verify(found, graph).ok
+    assert unlooped(found, hardware=H100) is None
+
+
+def test_restrictions_hold_without_a_loop() -> None:
+    graph = mugraphs.rmsnorm_linear(1, 256, 512)
+    limits = Constraints(franges=(4,))
+    assert unlooped(graph, hardware=H100) is not None
+    assert unlooped(graph, constraints=limits, hardware=H100) is None
 
 
 @pytest.mark.parametrize("early", [False, True])

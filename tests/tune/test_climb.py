@@ -15,11 +15,12 @@ from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.settings import BUDGET_SECONDS, DETERMINISTIC
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.search.result import SearchResult
-from mirage_dsl.search.variants import proposals
+from mirage_dsl.search.variants import proposals, unlooped
 from mirage_dsl.store import superoptimize as store
 from mirage_dsl.tune import tuner
 from mirage_dsl.tune.measure import Timing
 from mirage_dsl.tune.tuner import Tuned, tuned
+from mirage_dsl.verify.verifier import verify
 from tests.tune.tuning import Device, gated, library_first, searched
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
@@ -181,12 +182,36 @@ def _proposed(result: SearchResult) -> set[KernelGraph]:
     }
 
 
-@pytest.mark.parametrize(("others", "numbers"), [(11.0, [2, 1]), (13.0, [2, 2])])
+@pytest.mark.parametrize(("others", "last"), [(11.0, 1), (13.0, 2)])
 def test_the_fastest_of_another_kind_is_climbed_from_if_it_is_near(
-    others: float, numbers: list[int]
+    others: float, last: int
 ) -> None:
-    climbers = itertools.islice(_first_round(others)._climbers(), 2)
-    assert [len(graph.blocks) for graph, _ in climbers] == numbers
+    """Of two kernels there are two kinds: the first has a loop or has none."""
+    climbers = [g for g, _ in itertools.islice(_first_round(others)._climbers(), 3)]
+    assert [len(graph.blocks) for graph in climbers] == [2, 2, last]
+    loops = [sum(b.loop is not None for b in g.blocks) for g in climbers[:2]]
+    assert set(loops) == {0, 1}
+
+
+@mirage.kernel
+def of_rows(w, x):
+    return w @ x
+
+
+def test_kernels_without_a_loop_are_timed_beside_those_with_one() -> None:
+    """Of matrices by vectors they are faster than the estimate says."""
+    shapes = mirage.spec((4096, 4096)), mirage.spec((4096,))
+    result = store.superoptimize(of_rows.trace(*shapes), max_kernels=1)
+    whole = [g for c in result if (g := unlooped(c.mugraph, hardware=H100)) is not None]
+    assert whole, "a loop was found"
+    allowance = tuner.ALLOWANCES["quick"]
+    climb = tuner.Climb(result, allowance, None, H100, lambda *_: None)
+    first = [g for g in climb._first() if g.blocks]
+    grids = {g.blocks[0].grid for g in first if g.blocks[0].loop is None}
+    assert len(grids) > 1
+    assert any(g.blocks[0].loop is not None for g in first)
+    for graph in whole:
+        assert verify(graph, result.program).ok
 
 
 @pytest.mark.parametrize("longer", [False, True])

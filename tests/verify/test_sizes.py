@@ -400,3 +400,67 @@ def test_no_slice_that_is_moved_is_accepted(name: str) -> None:
         assert not made.equivalent, wrong
         count += 1
     assert count >= 2
+
+
+MASKED = """mirage 1
+
+mugraph masked(
+    x: f16[m, k],
+    mask: bool[m, k],
+    w: f16[k, n]
+) -> f16[m, n] where m = 64, k = 256, n = 64 {
+  y = block grid(m / 16) {
+    t = load x[m/grid, k]
+    c = load mask[m/grid, k]
+    v = load w[k, n]
+    u = where c, t, -inf
+    s = rowshift u over(k)
+    d = sub u, s
+    e = exp d
+    z = sum e over(k)
+    h = cast e dtype(f16)
+    p = matmul h, v over(k)
+    q = div p, z
+    store y: f16[m/grid, n] = q
+  }
+  return y
+}
+"""
+"""A block that has rows as a whole, of which a mask hides every other element."""
+
+
+@mirage.kernel
+def of_masked_rows(x: Any, mask: Any, w: Any) -> Any:
+    return mirage.softmax(mirage.where(mask, x, float("-inf"))) @ w
+
+
+def _masked_rows() -> KernelGraph:
+    x, w = mirage.spec((64, 256)), mirage.spec((256, 64))
+    return of_masked_rows.trace(x, mirage.spec((64, 256), "bool"), w)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_a_mask_of_data_may_hide_are_long(seed: int) -> None:
+    """Or one of the rows is hidden as a whole, and has no value, in all trials."""
+    found = verify(parse(MASKED), _masked_rows(), seed=seed)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("where c, t, -inf", "where c, -inf, t"),
+        ("where c, t, -inf", "where c, t, 0.0"),
+        ("cast e", "cast d"),
+        ("sum e over(k)", "max e over(k)"),
+    ],
+)
+def test_wrong_kernels_of_such_rows_are_refused(
+    right: str, wrong: str, seed: int
+) -> None:
+    assert right in MASKED
+    other = parse(MASKED.replace(right, wrong))
+    assert not check(other)
+    found = verify(other, _masked_rows(), seed=seed)
+    assert not found.ok
