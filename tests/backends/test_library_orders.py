@@ -21,6 +21,7 @@ from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Return, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.sizes import Constraints, Sizer
 from tests.backends.running import check, random_inputs
 
@@ -205,6 +206,37 @@ def test_what_is_read_by_others_or_returned_is_stored_row_major() -> None:
     weights = kernel_types(graph)["weights"]
     returned = (*graph.returns, Return("weights", weights))
     assert "weights" not in lying(replace(graph, returns=returned))
+
+
+POOLED = """mirage 1
+
+mugraph pooled(x: f32[n, c, h, w]) -> f32[n, c, p, q]
+    where n = 2, c = 4, h = 6, w = 8, p = 3, q = 4 {
+  y = block grid(n / 1, h / 2) {
+    t = load x[n/grid, c, h/grid, w]
+    u = tanh t
+    store y: f32[STORED] = u
+  }
+  z = max_pool2d y of(n, c, h, w) gives(n, c, p, q) kernel(2, 2) stride(2, 2) \
+padding(0, 0) dilation(1, 1) ceil(0)
+  return z
+}
+"""
+
+
+@pytest.mark.parametrize("stored", ["n/grid, c, h/grid, w", "h/grid, w, n/grid, c"])
+def test_blocks_store_as_library_kernels_have_their_axes(stored: str) -> None:
+    """PyTorch copies what lies otherwise, which may take as long as all the rest."""
+    graph = parse(POOLED.replace("STORED", stored))
+    assert "torch.empty((2, 4, 6, 8)" in emit(graph)
+    assert lying(graph).get("y", ("n", "c", "h", "w")) == ("n", "c", "h", "w")
+    host = emit(graph)
+    scope: dict[str, Any] = {"torch": torch, "pooled_kernel0": NotedKernel()}
+    exec(host[host.index("def run(") :], scope)
+    with Copies() as ours:
+        scope["run"](*random_inputs(graph))
+    assert ours.count == 0
+    check(graph)
 
 
 def test_what_is_copied_for_the_caller_is_copied_once() -> None:

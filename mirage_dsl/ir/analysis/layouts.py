@@ -552,7 +552,7 @@ def as_libraries_make(
         extents: Of its dims.
     """
     found: dict[str, MemoryOrder] = {}
-    if not any(n.op.kind in _BY_NAME for n in graph.applies):
+    if not any(n.op.kind in {*_BY_NAME, Kind.LIBRARY} for n in graph.applies):
         return found
     own = _Unseen(graph, types)
 
@@ -632,9 +632,10 @@ class _Unseen:
         return made and node.result not in self._inner
 
     def order_stored(self, value: str, sources: Iterable[MemoryOrder]) -> MemoryOrder:
-        """How a block stores a value: batches first, if it is a product's operand.
+        """How a block stores a value: as the library kernel that reads it has its axes.
 
-        Batches and the rest lie as in the first source that has all dims.
+        That of a product has batches first, and these and the rest as in the first
+        source that has all dims.
 
         Args:
             value: What it stores.
@@ -644,9 +645,10 @@ class _Unseen:
         readers = [n for n in self._readers[value] if isinstance(n, Apply)]
         joined = any(n.op.kind is Kind.CONCAT for n in readers)
         product = next(filter(self._is_product_of_batches, readers), None)
-        kept = joined or value in self.returned or not self._is_simple(value)
-        if product is None or kept:
+        if joined or value in self.returned or not self._is_simple(value):
             return names
+        if product is None:
+            return next(_axes_read(value, readers), names)
         order = _of_widest(sources, names)
         a, b = (self._types[v].names for v in product.values)
         batch = [d for d in order if d in a and d in b and d not in product.over]
@@ -673,6 +675,16 @@ class _Unseen:
             return True
         seen = _shows_each_axis(node, self._types) and node.result not in self.returned
         return seen and all(map(self._reads_any, self._readers[node.result]))
+
+
+def _axes_read(value: str, readers: Iterable[Apply]) -> Iterator[MemoryOrder]:
+    """The dims of a value as library operators have its axes, but for channels last.
+
+    PyTorch copies most operands that lie otherwise.
+    """
+    for node in readers:
+        if node.op.kind is Kind.LIBRARY and node.op.channels_last_of is None:
+            yield operand_axes(node)[node.values.index(value)].names
 
 
 def _shows_each_axis(node: Apply, types: Mapping[str, TensorType]) -> bool:
