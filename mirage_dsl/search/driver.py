@@ -78,6 +78,7 @@ from mirage_dsl.search.segments import (
 )
 from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.verify.certificate import Certificate
+from mirage_dsl.verify.sections import has_parts
 
 if TYPE_CHECKING:
     from mirage_dsl.search.multi_kernel.search import MultiKernel
@@ -643,13 +644,16 @@ class _Driver:
     def _secure(self, program: KernelGraph) -> None:
         """Have an answer to a long program before its search, and verify it.
 
-        Verifying what the search finds will take about as long.
+        Verifying what the search finds will take about as long.  What cannot be right
+        in part has all the time.
         """
         self.quick.fuse(program)
         started = time.monotonic()
         for plan in self._allowed(self.quick.plans):
-            self._try(plan.graph, self.budget.secured, self.verified)
-            if not self.secured and self.verify:
+            in_parts = self.verify and has_parts(plan.graph, self.program)
+            end = self.budget.secured if in_parts else self.budget.over
+            self._try(plan.graph, end, self.verified)
+            if not self.secured and in_parts:
                 self._try(plan.graph, self.budget.over, self._as_far_as_verified)
             if self.secured:
                 self.budget.keep(time.monotonic() - started)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from mirage_dsl.core.errors import CheckError
+from mirage_dsl.core.errors import CheckError, MirageError
 from mirage_dsl.core.types import Axis, Dim, TensorType
 from mirage_dsl.ir.canonical import canonical_hash, canonical_names
 from mirage_dsl.ir.graph import (
@@ -128,6 +128,15 @@ def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section] |
     if not all(s.candidate.nodes or s.program.nodes for s in found):
         return None
     return sorted(found, key=lambda s: s.elements, reverse=True)
+
+
+def has_parts(candidate: KernelGraph, program: KernelGraph) -> bool:
+    """Whether a candidate is cut into several sections, some of which may be right."""
+    try:
+        found = sections_of(candidate, program)
+    except MirageError:
+        return False
+    return found is not None and len(found) > 1
 
 
 # -- Cutting ---------------------------------------------------------------------------

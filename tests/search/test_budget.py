@@ -24,7 +24,7 @@ from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.sums import multiplied_out
 from mirage_dsl.search import driver
-from mirage_dsl.search.budget import SearchBudget
+from mirage_dsl.search.budget import TO_SECURE, SearchBudget
 from mirage_dsl.search.closure import saturate, workspace
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
@@ -349,6 +349,31 @@ def test_beside_library_kernels_an_answer_is_verified_before_the_search(
     monkeypatch.setattr(driver, "certified", endless)
     result = search(behind_a_convolution(), H100, budget_seconds=ENOUGH)
     assert searched
+    assert result.best.mugraph.blocks
+
+
+@pytest.mark.usefixtures("nominal_time")
+def test_what_cannot_be_right_in_part_has_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its verification does not end where that of parts would begin."""
+    certified, secure = driver.certified, driver._Driver._secure
+    driver_of, share = list[driver._Driver](), (TO_SECURE + 1.0) / 2
+
+    def noted(self: driver._Driver, program: KernelGraph) -> None:
+        driver_of.append(self)
+        secure(self, program)
+
+    def late(*given: Any) -> Any:
+        while not driver_of[0].budget.past(share):
+            look()
+        return certified(*given)
+
+    monkeypatch.setattr(driver._Driver, "_secure", noted)
+    monkeypatch.setattr(driver._Driver, "_search_forms", lambda *_: None)
+    monkeypatch.setattr(driver, "certified", late)
+    result = search(behind_a_convolution(), H100, budget_seconds=2 * ENOUGH)
+    assert driver_of[0].secured
     assert result.best.mugraph.blocks
 
 
