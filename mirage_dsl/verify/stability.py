@@ -41,7 +41,7 @@ from functools import lru_cache, partial, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import DType, Scalar, TensorType, f32
+from mirage_dsl.core.types import DType, Scalar, TensorType
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.canonical import attribute_dims
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, KernelNode, Return
@@ -410,10 +410,9 @@ Sums of so few bits are exact in f32, though not those of their squares.  And th
 of equal ones is again what they are: 1 / n is off by less than half of the last bit of
 a number this little above a power of 2.
 """
-_FEW, _FEW_SUMS = 4, 32
 _NEIGHBOURS = 4
-"""Numbers of an output, and sums that outputs hang on, of which the largest error of
-one run says little; then those of so many runs beside it count as well."""
+"""Runs beside one that count as well where a candidate errs by more than the program:
+of few numbers, or of rows that hardly anything is left of, that was right by chance."""
 _LAST_BITS = 2.0**-22
 """By how much inputs beside such rows are nudged: what a function makes of the last
 bits of f32 is nobody's error."""
@@ -480,7 +479,11 @@ def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
             found = _outputs(
                 shrunk.candidate, shrunk.program, runs.inputs, model.domain
             )
-            ratios += zip(_ratios(runs, found), runs.names, strict=True)
+            own = _ratios(runs, found)
+            if model is _EXECUTED and ALLOWED_RATIO < max(own) < math.inf:
+                beside = _allowed_beside(shrunk.program, seed)
+                own = _ratios(replace(runs, allowed=beside), found)
+            ratios += zip(own, runs.names, strict=True)
     used = len(ratios)
     ratios += _step_ratios(shrunk.program, shrunk.candidate, seed, _EXECUTED.domain)
     worst, where = max(ratios, key=lambda r: r[0], default=(0.0, ""))
@@ -655,33 +658,10 @@ def _runs_at(
         nudged = [v * _nudges(rng, v) for v in plain]
         others = _families_of(program, seed, model, nudged)
         allowed = _largest(allowed, _nudged_errors(program, others, tried, model))
-    elif _says_little(program):
-        for _ in range(_NEIGHBOURS):
-            allowed = _largest(allowed, _errors_beside(program, tried, model, rng))
     names = [
         families[number].name.format(f"{scale:g}") for number, scale in tried.asked
     ]
     return _Runs(names, tried.inputs, tried.exact, allowed, tried.least)
-
-
-def _says_little(program: KernelGraph) -> bool:
-    """Whether an output in f32 hangs on so few numbers that it is right by chance.
-
-    As a loss, or rows that are divided by a norm each: the roundings of one sum may
-    cancel where those of another one of its kind do not.
-    """
-    types = kernel_types(program)
-    wide = [r for r in program.returns if r.type.dtype == f32]
-    sums = [n for n in program.applies if n.op.kind is Kind.REDUCTION]
-    return bool(wide) and (
-        any(_count(program, r.type) < _FEW for r in wide)
-        or any(_count(program, types[n.result]) < _FEW_SUMS for n in sums)
-    )
-
-
-def _count(program: KernelGraph, kind: TensorType) -> int:
-    """Elements of a value."""
-    return math.prod(program.extent_of[n] or 1 for n in kind.names)
 
 
 _Asked = tuple[int, float]
@@ -889,16 +869,30 @@ def _nudged_errors(
     return _errors(moved, tried.exact, tried.least)
 
 
-def _errors_beside(
-    program: KernelGraph, tried: _Tried, model: _Model, rng: np.random.Generator
-) -> list[list[float]]:
-    """By run, the error of each output for inputs that differ in their last bits."""
-    inputs = [
-        as_held(v * _nudges(rng, v), item.type.dtype) if item.type.dtype.is_float else v
-        for item, v in zip(program.inputs, tried.inputs, strict=True)
-    ]
-    exact = _outputs(program, program, inputs)
-    return _program_errors(program, inputs, exact, tried.least, model)
+@lru_cache(maxsize=16)
+def _allowed_beside(program: KernelGraph, seed: int) -> list[list[float]]:
+    """What counts as one error by run, those of inputs beside its own among them.
+
+    These differ in their last bits: the roundings of one sum may cancel where those of
+    another one of its kind do not.
+    """
+    rng, runs = (
+        np.random.default_rng([seed, 12]),
+        _program_runs(program, seed, _EXECUTED),
+    )
+    floats = [i.type.dtype for i in program.inputs if i.type.dtype.is_float]
+    # Other formats have no such bits.
+    beside = _NEIGHBOURS if any(f.epsilon < _LAST_BITS for f in floats) else 0
+    allowed = runs.allowed
+    for _ in range(beside):
+        inputs = [
+            as_held(v * _nudges(rng, v), i.type.dtype) if i.type.dtype.is_float else v
+            for i, v in zip(program.inputs, runs.inputs, strict=True)
+        ]
+        exact = _outputs(program, program, inputs)
+        errors = _program_errors(program, inputs, exact, runs.least, _EXECUTED)
+        allowed = _largest(allowed, errors)
+    return allowed
 
 
 def _kept(tried: _Tried, families: list[_Family], says: list[bool]) -> list[int]:
