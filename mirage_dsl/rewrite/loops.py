@@ -446,6 +446,8 @@ def without_loop(block: BlockGraph) -> BlockGraph | None:
     each iteration without depending on it is added once: then it is another result,
     and there is None too.
     """
+    if block.loop is None:
+        return None
     stages = stages_of(block)
     names: dict[str, str] = {}
     nodes: list[BlockNode] = []
@@ -459,8 +461,6 @@ def without_loop(block: BlockGraph) -> BlockGraph | None:
                 nodes.append(replace(node, axes=_in_one_piece(node.axes)))
             case _:
                 nodes.append(with_operands(node, names))
-    if block.loop is None:
-        return None
     schedule = replace(block.schedule, num_stages=2, descriptors=False, prefetch=0)
     return BlockGraph(block.grid, None, tuple(nodes), schedule)
 

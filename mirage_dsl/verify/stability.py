@@ -481,8 +481,7 @@ def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
             )
             own = _ratios(runs, found)
             if model is _EXECUTED and ALLOWED_RATIO < max(own) < math.inf:
-                beside = _allowed_beside(shrunk.program, seed)
-                own = _ratios(replace(runs, allowed=beside), found)
+                own = _ratios_beside(shrunk, seed, runs, found)
             ratios += zip(own, runs.names, strict=True)
     used = len(ratios)
     ratios += _step_ratios(shrunk.program, shrunk.candidate, seed, _EXECUTED.domain)
@@ -870,29 +869,24 @@ def _nudged_errors(
 
 
 @lru_cache(maxsize=16)
-def _allowed_beside(program: KernelGraph, seed: int) -> list[list[float]]:
-    """What counts as one error by run, those of inputs beside its own among them.
+def _runs_beside(program: KernelGraph, seed: int) -> list[_Runs]:
+    """The runs on inputs that differ in their last bits; none of formats without them.
 
-    These differ in their last bits: the roundings of one sum may cancel where those of
-    another one of its kind do not.
+    The roundings of one sum may cancel where those of another one of its kind do not.
     """
-    rng, runs = (
-        np.random.default_rng([seed, 12]),
-        _program_runs(program, seed, _EXECUTED),
-    )
+    runs = _program_runs(program, seed, _EXECUTED)
+    rng = np.random.default_rng([seed, 12])
     floats = [i.type.dtype for i in program.inputs if i.type.dtype.is_float]
-    # Other formats have no such bits.
-    beside = _NEIGHBOURS if any(f.epsilon < _LAST_BITS for f in floats) else 0
-    allowed = runs.allowed
-    for _ in range(beside):
+    found: list[_Runs] = []
+    for _ in range(_NEIGHBOURS * any(f.epsilon < _LAST_BITS for f in floats)):
         inputs = [
             as_held(v * _nudges(rng, v), i.type.dtype) if i.type.dtype.is_float else v
             for i, v in zip(program.inputs, runs.inputs, strict=True)
         ]
         exact = _outputs(program, program, inputs)
         errors = _program_errors(program, inputs, exact, runs.least, _EXECUTED)
-        allowed = _largest(allowed, errors)
-    return allowed
+        found.append(replace(runs, inputs=inputs, exact=exact, allowed=errors))
+    return found
 
 
 def _kept(tried: _Tried, families: list[_Family], says: list[bool]) -> list[int]:
@@ -1000,6 +994,21 @@ def _ratios(runs: _Runs, found: list[Array]) -> list[float]:
         errors = np.array(_errors(found, runs.exact, runs.least))
     worst = (errors / np.array(runs.allowed)).max(axis=1)
     return np.where(_finite(found), worst, np.inf).tolist()
+
+
+def _ratios_beside(
+    shrunk: Shrunk, seed: int, runs: _Runs, found: list[Array]
+) -> list[float]:
+    """By run, the ratio of the largest errors on its inputs and those beside them."""
+    allowed, finite = runs.allowed, _finite(found)
+    errors = _errors(found, runs.exact, runs.least)
+    for beside in _runs_beside(shrunk.program, seed):
+        given = shrunk.candidate, shrunk.program, beside.inputs, _EXECUTED.domain
+        other = _outputs(*given)
+        allowed = _largest(allowed, beside.allowed)
+        errors = _largest(errors, _errors(other, beside.exact, runs.least))
+    worst = (np.array(errors) / np.array(allowed)).max(axis=1)
+    return np.where(finite, worst, np.inf).tolist()
 
 
 def _error(found: Array, exact: Array, least: float) -> Array:

@@ -108,10 +108,11 @@ def test_beside_two_iterations_is_no_loop() -> None:
     assert extent is not None
     for tile in (extent // 4, extent // 2):
         beside = neighbours(_with_loop_tile(graph, tile), hardware=H100)
-        whole = [g for g, _ in beside if g.blocks[0].loop is None]
+        whole = [(g, cost) for g, cost in beside if g.blocks[0].loop is None]
         assert bool(whole) is (2 * tile == extent)
-        for other in whole:
+        for other, cost in whole:
             assert check(other) == []
+            assert cost.microseconds == estimate(other, H100).microseconds
             assert verify(other, graph).ok
 
 
