@@ -688,7 +688,8 @@ def stages_of(block: BlockGraph) -> dict[str, Literal["before", "body", "after"]
 
 def accumulator_kinds() -> tuple[str, ...]:
     """What an accumulator's kind may be: reductions made in steps, and `JOINED`."""
-    return tuple(filter(is_accumulated, (*OPERATORS, JOINED)))
+    reductions = (name for name in OPERATORS if name != JOINED)
+    return (*filter(is_accumulated, reductions), JOINED)
 
 
 def is_accumulated(kind: str) -> bool:
