@@ -688,12 +688,11 @@ def stages_of(block: BlockGraph) -> dict[str, Literal["before", "body", "after"]
 
 def accumulator_kinds() -> tuple[str, ...]:
     """What an accumulator's kind may be: reductions made in steps, and `JOINED`."""
-    reductions = (name for name in OPERATORS if name != JOINED)
-    return (*filter(is_accumulated, reductions), JOINED)
+    return (*(o.name for o in OPERATORS.values() if o.in_steps), JOINED)
 
 
 def is_accumulated(kind: str) -> bool:
-    """Whether an accumulator may be of a kind."""
+    """Whether an accumulator may be of a kind: one of `accumulator_kinds`."""
     op = OPERATORS.get(kind)
     return kind == JOINED or (op is not None and op.in_steps)
 

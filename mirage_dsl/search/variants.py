@@ -17,6 +17,7 @@ from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, S
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import (
     derived_extents,
+    iterations,
     partial_extents,
     with_derived_extents,
 )
@@ -264,16 +265,11 @@ def _other_loops(facts: BlockFacts, loop: Split) -> Iterator[BlockGraph]:
             if 2 <= count <= MOST_STAGES:
                 schedule = replace(block.schedule, num_stages=count)
                 yield replace(changed, schedule=schedule)
-    if 2 * loop.tile >= _part(block, loop.dim, facts):
+    if iterations(block, facts.extents) <= 2:
         whole = without_loop(block)
         if whole is not None:
             yield whole
             yield from _with_warps(whole, larger=True)
-
-
-def _part(block: BlockGraph, dim: str, facts: BlockFacts) -> int:
-    """How many indices of a dim a block has."""
-    return next((s.tile for s in block.grid if s.dim == dim), facts.extents[dim])
 
 
 def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:

@@ -476,12 +476,13 @@ def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
         look()
         runs = _program_runs(shrunk.program, seed, model)
         if runs.names:
-            found = _outputs(
-                shrunk.candidate, shrunk.program, runs.inputs, model.domain
-            )
+            sides = shrunk.candidate, shrunk.program
+            found = _outputs(*sides, runs.inputs, model.domain)
             own = _ratios(runs, found)
             if model is _EXECUTED and ALLOWED_RATIO < max(own) < math.inf:
-                own = _ratios_beside(shrunk, seed, runs, found)
+                others = _runs_beside(shrunk.program, seed)
+                values = (_outputs(*sides, o.inputs, model.domain) for o in others)
+                own = _ratios(runs, found, list(zip(others, values, strict=True)))
             ratios += zip(own, runs.names, strict=True)
     used = len(ratios)
     ratios += _step_ratios(shrunk.program, shrunk.candidate, seed, _EXECUTED.domain)
@@ -988,27 +989,27 @@ def _at_least_rounding(program: KernelGraph, errors: list[float]) -> list[float]
     return [max(error, item.type.dtype.epsilon) for item, error in items]
 
 
-def _ratios(runs: _Runs, found: list[Array]) -> list[float]:
-    """By run, the largest ratio of an error to what is allowed."""
-    with np.errstate(all="ignore"):
-        errors = np.array(_errors(found, runs.exact, runs.least))
-    worst = (errors / np.array(runs.allowed)).max(axis=1)
-    return np.where(_finite(found), worst, np.inf).tolist()
-
-
-def _ratios_beside(
-    shrunk: Shrunk, seed: int, runs: _Runs, found: list[Array]
+def _ratios(
+    runs: _Runs,
+    found: list[Array],
+    beside: Sequence[tuple[_Runs, list[Array]]] = (),
 ) -> list[float]:
-    """By run, the ratio of the largest errors on its inputs and those beside them."""
-    allowed, finite = runs.allowed, _finite(found)
-    errors = _errors(found, runs.exact, runs.least)
-    for beside in _runs_beside(shrunk.program, seed):
-        given = shrunk.candidate, shrunk.program, beside.inputs, _EXECUTED.domain
-        other = _outputs(*given)
-        allowed = _largest(allowed, beside.allowed)
-        errors = _largest(errors, _errors(other, beside.exact, runs.least))
+    """By run, the largest ratio of an error to what is allowed.
+
+    Args:
+        runs: The program's.
+        found: A candidate's outputs of them.
+        beside: Runs beside them, and its outputs of these: the largest errors count.
+    """
+    allowed = runs.allowed
+    with np.errstate(all="ignore"):
+        errors = _errors(found, runs.exact, runs.least)
+        for others, values in beside:
+            allowed = _largest(allowed, others.allowed)
+            own = _errors(values, others.exact, others.least)
+            errors = _largest(errors, own)
     worst = (np.array(errors) / np.array(allowed)).max(axis=1)
-    return np.where(finite, worst, np.inf).tolist()
+    return np.where(_finite(found), worst, np.inf).tolist()
 
 
 def _error(found: Array, exact: Array, least: float) -> Array:

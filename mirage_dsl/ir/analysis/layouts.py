@@ -552,7 +552,7 @@ def as_libraries_make(
         extents: Of its dims.
     """
     found: dict[str, MemoryOrder] = {}
-    if not any(n.op.kind in {*_BY_NAME, Kind.LIBRARY} for n in graph.applies):
+    if not any(n.op.kind in _BY_NAME or _is_call(n) for n in graph.applies):
         return found
     own = _Unseen(graph, types)
 
@@ -677,13 +677,18 @@ class _Unseen:
         return seen and all(map(self._reads_any, self._readers[node.result]))
 
 
+def _is_call(node: Apply) -> bool:
+    """Whether it is a library operator that has its axes in order."""
+    return node.op.kind is Kind.LIBRARY and node.op.channels_last_of is None
+
+
 def _axes_read(value: str, readers: Iterable[Apply]) -> Iterator[MemoryOrder]:
     """The dims of a value as library operators have its axes, but for channels last.
 
     PyTorch copies most operands that lie otherwise.
     """
     for node in readers:
-        if node.op.kind is Kind.LIBRARY and node.op.channels_last_of is None:
+        if _is_call(node):
             yield operand_axes(node)[node.values.index(value)].names
 
 
