@@ -796,10 +796,11 @@ class _Walk:
         """What a module of PyTorch has beside its own attributes."""
         parts: list[object] = []
         kind = _type_of(layer)
-        forward: Any = getattr(kind, "forward", None)
+        forward = self._forward(layer, space)
         if isinstance(forward, self._kernel):
             forward = getattr(forward, "function")  # noqa: B009
-        if isinstance(forward, FunctionType) and not _of_library(forward):
+        own = isinstance(forward, FunctionType | MethodType)
+        if own and not _of_library(forward):
             parts.append(self._visit(forward, f"{path}.forward", depth))
         elif _of_library(kind):
             for name, value in sorted(space.items()):
@@ -821,6 +822,19 @@ class _Walk:
         if space["_modules"]:
             parts.append(self._visit(space["_modules"], f"{path}._modules", depth))
         return tuple(parts)
+
+    def _forward(self, layer: Any, space: dict[str, Any]) -> Any:
+        """What a call of a module runs: its own `forward`, or that of its class."""
+        found: Any = _GONE
+        kind = _type_of(layer)
+        for holder, read in (
+            (layer, partial(space.get, "forward", _GONE)),
+            (kind, partial(getattr, kind, "forward", _GONE)),
+        ):
+            value = read()
+            self._compare(holder, "forward", read, value)
+            found = value if found is _GONE else found
+        return found
 
     def _hooks(self, space: dict[str, Any], path: str, depth: int) -> list[object]:
         """The hooks of a module of PyTorch, and whether there come others."""

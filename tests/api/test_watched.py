@@ -658,6 +658,40 @@ def a_layer_of_ones_own() -> Case:
     return lambda x: model(x), *setting(model.layers[0], "scale", 2.0, 4.0)
 
 
+class _Doubling(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 2.0
+
+
+class _Inner(_Doubling):
+    """Of which the next cases have the class's own function changed."""
+
+
+def _tripled(_: Any, x: Any) -> Any:
+    return x * 3.0
+
+
+@case
+def a_forward_of_the_module_itself() -> Case:
+    model = torch.nn.Sequential(_Doubling())
+    change, _ = setting(model[0], "forward", None, types.MethodType(_tripled, model[0]))
+    return lambda x: model(x), change, lambda: delattr(model[0], "forward")
+
+
+@case
+def the_forward_of_its_class() -> Case:
+    model = torch.nn.Sequential(_Inner())
+    inherited = _Doubling.forward
+    return lambda x: model(x), *setting(_Inner, "forward", inherited, _tripled)
+
+
+@case
+def the_forward_of_a_layer_of_pytorch() -> Case:
+    model = torch.nn.Sequential(torch.nn.Identity())
+    change, _ = setting(model[0], "forward", None, lambda x: x * 3.0)
+    return lambda x: model(x), change, lambda: delattr(model[0], "forward")
+
+
 @case
 def an_attribute_of_the_class_beside_that_of_the_object() -> Case:
     class Layer:
