@@ -9,6 +9,7 @@ of 4 bits (two in a byte, a scale for each 128 rows) a little more than a quarte
 each format the table has
 
   ours       what `@mirage.kernel` finds and tunes for it, as a user would have it
+  turned     the same of matrices the other way round, as those of `torch.nn.Linear`
   direct, shared    the same by hand, as `benchmarks/narrow_kernels.py` explains
   rows       by hand, of matrices the other way round
   bytes      a kernel that reads as many bytes: the least that there is
@@ -98,6 +99,16 @@ def gated_nibbles(x: Any, gate: Any, up: Any, gate_scale: Any, up_scale: Any) ->
     return functional.silu(x @ gate) * (x @ up)
 
 
+def turned(x: Any, gate: Any, up: Any) -> Any:
+    """The first of them, of matrices the other way round."""
+    return gated(x, gate.T, up.T)
+
+
+def turned_nibbles(x: Any, gate: Any, up: Any, gate_scale: Any, up_scale: Any) -> Any:
+    """The second one, of bytes and scales the other way round."""
+    return gated_nibbles(x, gate.T, up.T, gate_scale.T, up_scale.T)
+
+
 def unpacked(packed: Any, scale: Any, dtype: Any) -> Any:
     """Rows 2j and 2j + 1 share a byte; a scale for each group of rows."""
     shifts = torch.arange(2, device=packed.device) * 4
@@ -107,9 +118,11 @@ def unpacked(packed: Any, scale: Any, dtype: Any) -> Any:
     return value.reshape(-1, scale.shape[1])
 
 
-def program(name: str) -> Callable[..., Any]:
-    """What a format computes."""
-    return gated_nibbles if name == "int4" else gated
+def program(name: str, *, rows: bool = False) -> Callable[..., Any]:
+    """What a format computes, of matrices [k, n], or of those the other way round."""
+    if name == "int4":
+        return turned_nibbles if rows else gated_nibbles
+    return turned if rows else gated
 
 
 def draw(name: str, k: int, n: int, device: str) -> list[Tensor]:
@@ -163,8 +176,13 @@ def launch(
 
 def given(form: Form, tensors: Sequence[Tensor]) -> list[Tensor]:
     """What a form reads, of tensors as `draw` gives them: rows of k, or of n."""
+    return other_way(tensors) if form.of_rows else list(tensors)
+
+
+def other_way(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors with matrices the other way round."""
     x, *weights = tensors
-    return [x, *(w.T.contiguous() for w in weights)] if form.of_rows else [x, *weights]
+    return [x, *(w.T.contiguous() for w in weights)]
 
 
 def _launched(form: Form, *tensors: Tensor) -> Tensor:
@@ -185,12 +203,18 @@ def error(name: str, call: Callable[..., Tensor], tensors: Sequence[Tensor]) -> 
 def measure(name: str, base: float, show: bool) -> tuple[float, bool]:
     """Print the rows of a format; what ours takes, and whether all is right."""
     tensors = draw(name, SIDE, SIDE, "cuda")
-    kernel = mirage.kernel(program(name))
-    bound = kernel.bind(*tensors)
-    bound.search(effort="quick")
-    calls: dict[str, Callable[..., Tensor]] = {"ours": kernel}
-    errors = {"ours": error(name, kernel, tensors)}
-    read = [tensors]
+    calls: dict[str, Callable[..., Tensor]] = {}
+    errors: dict[str, float] = {}
+    read: list[list[Tensor]] = []
+    found_graphs: list[Any] = []
+    for by, rows in (("ours", False), ("turned", True)):
+        kernel = mirage.kernel(program(name, rows=rows))
+        read.append(other_way(tensors) if rows else tensors)
+        bound = kernel.bind(*read[-1])
+        bound.search(effort="quick")
+        calls[by] = kernel
+        errors[by] = error(name, partial(_given, kernel, read[-1]), tensors)
+        found_graphs.append(bound.mugraph)
     for form in FORMS.get(name, ()):
         by = form.kernel.split("_")[1]
         calls[by] = partial(_launched, form)
@@ -201,13 +225,18 @@ def measure(name: str, base: float, show: bool) -> tuple[float, bool]:
     found = dict(zip(calls, times, strict=True))
     base = base or found["ours"].median
     size = sum(t.numel() * t.element_size() for t in tensors)
-    rows = [(by, t, f"{errors[by]:.1e}") for by, t in found.items()]
-    for by, taken, wrong in [*rows, ("bytes", read_floor(size), "")]:
+    lines = [(by, t, f"{errors[by]:.1e}") for by, t in found.items()]
+    for by, taken, wrong in [*lines, ("bytes", read_floor(size), "")]:
         line = f"{name:7} {by:7} {taken.median:7.2f} {taken.low:7.2f} {taken.high:7.2f}"
         print(f"{line} {taken.median / base:7.2f}  {wrong}", flush=True)
     if show:
-        print(f"\n{bound.mugraph}\n")
+        print("\n".join(f"\n{graph}" for graph in found_graphs))
     return base, max(errors.values()) < WRONG
+
+
+def _given(kernel: Callable[..., Tensor], tensors: list[Tensor], *_: Tensor) -> Tensor:
+    """A kernel's result, whatever it is asked for, of its own tensors."""
+    return kernel(*tensors)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -45,6 +45,7 @@ from mirage_dsl.ops.table import (
     FLOOR_DIVIDE,
     MUL,
     REMAINDER,
+    SLICE,
     SUB,
     WHERE,
 )
@@ -1278,10 +1279,23 @@ def _one_by_one(given: Suited[Outer]) -> frozenset[str]:
 
 
 def _batch_dims(given: Suited[Outer]) -> frozenset[str]:
-    """Not the loop's, where a block has joined what it made of pairs of bytes."""
+    """Not the loop's, where a block takes bytes in pairs: warps have parts of it."""
     loop, found = given.block.loop, _all_batch_dims(given)
-    pairs = any(n.op is CONCAT for n in given.block.applies)
-    return found - {loop.dim} if pairs and loop is not None else found
+    return found - {loop.dim} if loop is not None and _takes_pairs(given) else found
+
+
+def _takes_pairs(given: Suited[Outer]) -> bool:
+    """Whether a block has joined what it made of pairs, or sums over them."""
+    loads = {load.result for load in given.block.loads}
+    return any(
+        n.op is CONCAT
+        or (n.op is SLICE and n.values[0] in loads and _is_byte(given, n.values[0]))
+        for n in given.block.applies
+    )
+
+
+def _is_byte(given: Suited[Outer], value: str) -> bool:
+    return given.types[value].dtype.itemsize == 1
 
 
 def _all_batch_dims(given: Suited[Outer]) -> frozenset[str]:

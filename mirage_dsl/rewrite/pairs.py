@@ -19,11 +19,17 @@ Where weights have scales for groups of rows, the groups are parts already.  The
 are the same: an axis is several dims, row-major.  Of columns there are few enough in a
 block for all blocks to have some: a loop that is split over the grid, and a kernel that
 joins its parts, become one kernel again.
+
+Of matrices the other way round, `[n, k]` as those of `torch.nn.Linear`, rows lie side
+by side, and they are the pairs:
+
+    w_t = load w[n/grid, k/loop]        →    w_t = load w[n/grid, (a/loop (b p))]
+    q = matmul x_t, v over(k)           →    q = matmul x_t, v over(b, p)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -72,13 +78,27 @@ def _with_pairs(graph: KernelGraph, at: int) -> KernelGraph | None:
     """The μGraph in which one block does."""
     block = graph.nodes[at]
     assert isinstance(block, BlockGraph)
-    columns = [n for n in _columns(block, graph) if graph.extent_of[n]]
-    if not columns or block.loop is None or block.bounds or block.settled:
+    if block.loop is None or block.bounds or block.settled:
         return None
+    columns = _inner(block, graph, summed=False)
+    if columns:
+        return _in_parts(_paired(graph, columns), at)
+    parts = _in_parts(graph, at)
+    if parts is None:
+        return None
+    block = parts.nodes[at]
+    assert isinstance(block, BlockGraph)
+    rows = _inner(block, parts, summed=True)
+    apart = [name for name in rows if parts.extent_of[name] != PAIR]
+    return _paired(parts, apart) if rows else None
+
+
+def _paired(graph: KernelGraph, names: Sequence[str]) -> KernelGraph | None:
+    """The μGraph in which some dims are pairs."""
     found: KernelGraph | None = graph
-    for name in columns:
+    for name in names:
         found = found and _taken_apart(found, name, PAIR, f"{name}_pairs", "pair")
-    return found and _in_parts(found, at)
+    return found
 
 
 # -- One kernel ------------------------------------------------------------------------
@@ -174,11 +194,14 @@ def _is_sum(value: str, made: Mapping[str, BlockNode]) -> bool:
     return _adds(node)
 
 
-# -- Columns ---------------------------------------------------------------------------
+# -- Bytes that lie side by side -------------------------------------------------------
 
 
-def _columns(block: BlockGraph, graph: KernelGraph) -> list[str]:
-    """The dims along which a block's bytes for products lie side by side."""
+def _inner(block: BlockGraph, graph: KernelGraph, *, summed: bool) -> list[str]:
+    """The dims along which a block's bytes for products lie side by side.
+
+    Those of columns, which the grid splits, or those over which the products sum.
+    """
     outer = kernel_types(graph)
     types = block_types(block, outer)
     found: dict[str, None] = {}
@@ -187,9 +210,10 @@ def _columns(block: BlockGraph, graph: KernelGraph) -> list[str]:
         axes = [load.axes[a] for a in kind.order] if load.axes else []
         dim = axes[-1][-1] if axes and axes[-1] else None
         of_bytes = kind.dtype.itemsize == 1 and kind.dtype is not boolean
-        if dim is None or not of_bytes or not dim.grid or dim.loop:
+        if dim is None or not of_bytes or dim.loop or dim.grid == summed:
             continue
-        if is_multiplied(load.result, dim, block, types):
+        known = graph.extent_of[dim.name] is not None
+        if known and is_multiplied(load.result, dim, block, types, summed=summed):
             found[dim.name] = None
     return list(found)
 
@@ -197,8 +221,10 @@ def _columns(block: BlockGraph, graph: KernelGraph) -> list[str]:
 # -- Rows ------------------------------------------------------------------------------
 
 
-def _in_parts(graph: KernelGraph, at: int) -> KernelGraph | None:
+def _in_parts(graph: KernelGraph | None, at: int) -> KernelGraph | None:
     """The μGraph whose block has parts of rows as a batch of its products."""
+    if graph is None:
+        return None
     block = graph.nodes[at]
     assert isinstance(block, BlockGraph)
     assert block.loop is not None
@@ -218,7 +244,7 @@ def _in_parts(graph: KernelGraph, at: int) -> KernelGraph | None:
             part //= size
         if part and extent % part == 0 and extent // part >= FEWEST_PARTS:
             names = f"{rows}_parts", f"{rows}_part"
-            made = _taken_apart(graph, rows, part, *names)
+            made = graph if part == 1 else _taken_apart(graph, rows, part, *names)
             return made and _batched(made, at, {n.result for n in summed})
     return None
 

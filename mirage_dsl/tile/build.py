@@ -532,7 +532,10 @@ def _paired(
         if (
             looped
             and dim not in settled
-            and is_multiplied(load.result, dim, block, types)
+            and any(
+                is_multiplied(load.result, dim, block, types, summed=summed)
+                for summed in (False, True)
+            )
         ):
             found.append(dim)
     return list(dict.fromkeys(found))
@@ -1148,10 +1151,14 @@ class Layout:
     ) -> int:
         """The operand that has the rows of the product.
 
-        What another product insists on is obeyed.  Otherwise a computed operand is
-        better left, where it may stay in registers; else the result comes in the order
-        of the store.  `swap_operands` turns this round.
+        Few columns are the other's.  What another product insists on is obeyed.
+        Otherwise a computed operand is better left, where it may stay in registers;
+        else the result comes in the order of the store.  `swap_operands` turns this
+        round.
         """
+        for at, side in enumerate(alone):
+            if side and self._sizes.few.issuperset(side):
+                return 1 - at
         wished = 0
         for dim in wish.order if wish else ():
             if dim in alone[0] or dim in alone[1]:
@@ -2233,6 +2240,7 @@ class _Builder:
             self._noted(),
             block.bounds,
             self._whole(),
+            self._sizes.few,
         )
 
     def _whole(self) -> tuple[LoopBound, ...]:

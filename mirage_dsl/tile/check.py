@@ -264,6 +264,14 @@ def pieces_are_there(view: _View) -> Iterator[Problem]:
             yield statement, f"is over {found}, expected pieces", "name axes it has"
 
 
+def few_are_columns(view: _View) -> Iterator[Problem]:
+    """The matrix unit takes few columns, but not few rows or summands."""
+    for rows, _, over in view.program.sides:
+        for dim in view.program.few.intersection((*rows, *over)):
+            what = f"{dim} is one of few, found it in rows or sums of a product"
+            yield None, what, "name pieces that are columns alone"
+
+
 def pieces_in_their_place(view: _View) -> Iterator[Problem]:
     """Looped pieces are read and stored in the loop; axes are pieces of the program."""
     known = set(view.program.pieces)
@@ -1052,6 +1060,7 @@ NAMES: tuple[Rule, ...] = (
     iterations_stay_inside,
     one_loop,
     pieces_are_there,
+    few_are_columns,
     pieces_in_their_place,
     tensors_as_declared,
 )

@@ -17,8 +17,8 @@ start: it reads more bytes at once, and nothing has to be moved for the product.
     x = load x[m, (k/loop n h)]   axes n, h, m    →    axes (n h), m
     y = merge x  sides (n, h), (m)
 
-So can a load of which lanes are taken along the innermost dim, that has its axis behind
-the others then.
+So can a load of which lanes are taken: what lies behind the piece ahead of them is one
+axis with it.
 
 **Pairs loaded as words.**  Of what is loaded along a dim of two, innermost in memory,
 only the two lanes are read: then each two can be one word of twice the size, which is
@@ -467,9 +467,9 @@ def _sides(reader: Statement, load: Load) -> Sides | None:
     axes, along = load.tile.axes, reader.along
     for axis in load.at:
         if along in axis[1:]:
-            before = axis[axis.index(along) - 1]
-            rest = (d for d in axes if d != along)
-            return tuple((d, along) if d == before else (d,) for d in rest)
+            run = axis[axis.index(along) - 1 :]
+            rest = (d for d in axes if d not in run[1:])
+            return tuple(run if d == run[0] else (d,) for d in rest)
     return None
 
 

@@ -131,6 +131,8 @@ def _program(program: TileProgram) -> Iterator[str]:
     pieces = [_clause("pieces", program.pieces)]
     if program.units:
         pieces.append(_clause("units", sorted(program.units)))
+    if program.few:
+        pieces.append(_clause("few", sorted(program.few)))
     yield _INDENT + " ".join(pieces)
     for rows, columns, over in program.sides:
         groups = (("rows", rows), ("columns", columns), ("over", over))
@@ -529,7 +531,7 @@ class ProgramForm:
 # -- Reading ---------------------------------------------------------------------------
 
 DETAILS = (
-    *("pieces", "units", "guarded", "batch", "rows", "columns", "over", "sides"),
+    *("pieces", "units", "few", "guarded", "batch", "rows", "columns", "over", "sides"),
     *("along", "index", "at"),
     *(
         "buffers",
@@ -787,7 +789,7 @@ _DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "@": ("batch", "rows", "columns", "over", "wgmma", "precision", "into"),
         "ask": ("tiles", "when"),
         "side": ("rows", "columns", "over"),
-        "pieces": ("pieces", "units"),
+        "pieces": ("pieces", "units", "few"),
         "warps": ("warps",),
     }
 )
@@ -915,6 +917,7 @@ class _Program:
             body,
             bounds=heads.bounds,
             whole=heads.whole,
+            few=heads.few,
         )
 
     # -- Words ---------------------------------------------------------------------
@@ -1093,6 +1096,7 @@ class _Heads:
         self.schedule = Schedule()
         self.pieces: Order = ()
         self.units: frozenset[Dim] = frozenset()
+        self.few: frozenset[Dim] = frozenset()
         self.sides: list[tuple[Order, Order, Order]] = []
         self.warps: Number = self.schedule.num_warps
 
@@ -1118,6 +1122,7 @@ class _Heads:
             case "pieces":
                 self.pieces = details.dims("pieces")
                 self.units = frozenset(details.dims("units"))
+                self.few = frozenset(details.dims("few"))
             case _:
                 self.warps = details.number("warps", self.warps)
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import (
     Axis,
+    Dim,
     MemorySpace,
     Scalar,
     TensorType,
@@ -583,10 +584,41 @@ class _Shrinking:
         elif len(right) == 1:
             self.products.append((right[0], left))
         else:
-            raise UnsupportedError(
-                f"the axis {' '.join(d.name for d in ours)} of the program is cut "
-                f"otherwise in the candidate: {' '.join(d.name for d in theirs)}"
-            )
+            for one, other in self._alike(ours, theirs):
+                self._relate(one, other)
+
+    def _alike(self, ours: Axis, theirs: Axis) -> list[tuple[Axis, Axis]]:
+        """An axis in parts that are as long on both sides, from the outermost on.
+
+        Raises:
+            UnsupportedError: In no part one of them is a dim alone.
+        """
+        program, candidate = (graph.extent_of for graph in self.graphs)
+        sides = [(program, list(ours)), (candidate, list(theirs))]
+        found: list[tuple[Axis, Axis]] = []
+        while all(left for _, left in sides):
+            own: tuple[list[Dim], list[Dim]] = ([], [])
+            sizes = [1, 1]
+            while not own[1] or sizes[0] != sizes[1]:
+                at = int(sizes[1] < sizes[0] or (bool(own[0]) and not own[1]))
+                extents, left = sides[at]
+                if not left or (extent := extents.get(left[0].name)) is None:
+                    raise self._cut_otherwise(ours, theirs)
+                own[at].append(left.pop(0))
+                sizes[at] *= extent
+            if min(map(len, own)) > 1:
+                raise self._cut_otherwise(ours, theirs)
+            found.append((tuple(own[0]), tuple(own[1])))
+        if any(left for _, left in sides):
+            raise self._cut_otherwise(ours, theirs)
+        return found
+
+    @staticmethod
+    def _cut_otherwise(ours: Axis, theirs: Axis) -> UnsupportedError:
+        return UnsupportedError(
+            f"the axis {' '.join(d.name for d in ours)} of the program is cut "
+            f"otherwise in the candidate: {' '.join(d.name for d in theirs)}"
+        )
 
     def _relate_library(self) -> None:
         """Library operators that are alike have the same sizes.

@@ -402,9 +402,9 @@ def _batched() -> KernelGraph:
     return g.returns(out).build()
 
 
-def summed_batch(tile: int, *, groups: int = 6) -> KernelGraph:
+def summed_batch(tile: int, *, groups: int = 6, rows: int = 5) -> KernelGraph:
     """Products of so many groups at once, each with factors of its own, then summed."""
-    g = KernelBuilder("summed", g=groups, m=5, k=16, n=36)
+    g = KernelBuilder("summed", g=groups, m=rows, k=16, n=36)
     x, w = g.input("x", f16, "m, g, k"), g.input("w", f16, "g, k, n")
     scale = g.input("scale", f16, "g, n")
     with g.block(grid={"n": 16}, loop=("g", tile)) as b:

@@ -198,17 +198,19 @@ def halves(graph: KernelGraph, *, sized: bool = True) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("tile", [2, 4, 8, 16])
-def test_what_warps_hold_is_summed_without_shuffles(tile: int) -> None:
-    graph = summed_batch(tile, groups=32)
+@pytest.mark.parametrize("columns", [8, 16])
+def test_what_warps_hold_is_summed_without_shuffles(tile: int, columns: int) -> None:
+    graph = summed_batch(tile, groups=32, rows=columns)
     graph = graph.with_schedules(lambda _: Schedule(num_warps=tile))
     assert halves(graph) == {"t7": "True"}
     assert halves(graph, sized=False) == {"t7": "16 >= lanes(g/loop)"}
     emitted = plan(graph)
     text = compile_kernel(emitted, emitted.kernels[0], 90).asm["ptx"]
     behind = text[text.rindex("mma.sync") :]
-    assert tile == 16 or "shfl.sync" not in behind
+    # Of fewer results than there are threads some have the same one.
+    assert 16 * columns < 32 * tile or "shfl.sync" not in behind
     # `tl.sum` has eleven: its reductions swap lanes, then meet in shared memory.
-    assert behind.count("bar.sync") <= 7
+    assert behind.count("bar.sync") <= (9 if columns == 8 else 7)
 
 
 def test_more_than_warps_hold_is_summed_as_before() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mirage_dsl.core.hardware import H100
@@ -72,6 +74,34 @@ where m = 8, k = 16, r = 16, h = 2, n = 64 {
 """
 
 
+TWO = """mirage 1
+
+mugraph two(x: f16[m, k], w: f8e4m3[k, n], u: f8e4m3[k, n]) -> f32[m, n]
+where m = 8, k = 512, n = 64 {
+  g = block grid(n / 32) loop(k / 64) {
+    x_t = load x[m, k/loop]
+    w_t = load w[k/loop, n/grid]
+    w_c = cast w_t dtype(f16)
+    p = matmul x_t, w_c over(k)
+    a = accumulate p
+    c = tanh a
+    store g: f32[m, n/grid] = c
+  }
+  y = block grid(n / 32) loop(k / 64) {
+    g_t = load g[m, n/grid]
+    x_t = load x[m, k/loop]
+    u_t = load u[k/loop, n/grid]
+    u_c = cast u_t dtype(f16)
+    q = matmul x_t, u_c over(k)
+    b = accumulate q
+    d = mul g_t, b
+    store y: f32[m, n/grid] = d
+  }
+  return y
+}
+"""
+
+
 def sized(graph: KernelGraph) -> KernelGraph:
     blocks = {at for at, n in enumerate(graph.nodes) if isinstance(n, BlockGraph)}
     found = Sizer(H100, Constraints()).sized(graph, only=blocks)
@@ -112,16 +142,67 @@ def test_rows_are_cut_into_what_they_allow() -> None:
     assert made.extent_of["k_part"] == 32
 
 
+def turned(graph: KernelGraph) -> KernelGraph:
+    """The same of matrices whose rows lie side by side."""
+    text = re.sub(r"(f8e4m3|u8|s: f16)\[(.*?), n\]", r"\1[n, \2]", str(graph))
+    return parse(
+        re.sub(r"(_t: (?:f8e4m3|u8)|s_t: f16)\[(.*), n/grid\]", r"\1[n/grid, \2]", text)
+    )
+
+
+def test_rows_that_lie_side_by_side_are_pairs() -> None:
+    graph = turned(one_kernel(k=1024))
+    made = with_pairs(graph)
+    assert made is not None
+    rows = {"k_parts": 16, "k_part_pairs": 32, "pair": 2}
+    assert dict(made.extents) == {"m": 8, **rows, "n": 64}
+    (block,) = sized(made).blocks
+    assert block.loop is not None
+    assert block.loop.tile in (4, 8)
+    assert verify(made, graph).ok
+    check(sized(made))
+
+
+def test_so_are_bytes_of_two_rows_each_in_groups() -> None:
+    graph = turned(parse(SPLIT))
+    made = with_pairs(graph)
+    assert made is not None
+    (block,) = made.blocks
+    assert made.extent_of["r_pairs"] == 8
+    assert block.loop is not None
+    assert block.loop.dim == "k"
+    assert verify(made, graph).ok
+    check(sized(made))
+
+
+def test_bytes_of_a_pair_are_not_those_of_a_byte() -> None:
+    """What belongs to one byte lies side by side in x, then what does to a pair."""
+    graph = turned(parse(SPLIT))
+    made = with_pairs(graph)
+    assert made is not None
+    text = str(made)
+    wrong = parse(text.replace("r_pairs pair h)", "r_pairs h pair)"))
+    assert text != str(wrong)
+    for seed in range(20):
+        found = verify(wrong, graph, seed=seed)
+        assert found.verdict == "different", found.reason
+
+
+def test_a_kernel_behind_another_takes_the_same_pairs() -> None:
+    graph = turned(parse(TWO))
+    made = with_pairs(graph)
+    assert made is not None
+    assert {*made.extent_of} == {"m", "n", "k_parts", "k_part_pairs", "pair"}
+    assert all(b.loop is not None and b.loop.dim == "k_parts" for b in made.blocks)
+    assert verify(made, graph).ok
+    check(sized(made))
+
+
 NOT: dict[str, KernelGraph] = {
     "no bytes": one_kernel(dtype="f16"),
     "an odd number of columns": one_kernel(n=63),
     "few rows": one_kernel(k=128),
     "rows of no length of parts": one_kernel(k=600),
-    "rows side by side": parse(
-        str(one_kernel())
-        .replace("f8e4m3[k, n]", "f8e4m3[n, k]")
-        .replace("f8e4m3[k/loop, n/grid]", "f8e4m3[n/grid, k/loop]")
-    ),
     "parts that are not just added": parse(
         SPLIT.replace("b = sum a over(k)\n", "z = sum a over(k)\n    b = tanh z\n")
     ),

@@ -68,6 +68,7 @@ BROKEN = (
     ("pieces_are_there", "loop(n / 16)", "loop(m / 16)"),
     ("pieces_are_there", "rows(m/grid) columns(d) over", "rows() columns(d) over"),
     ("pieces_are_there", "sum squares over(n/loop)", "sum squares over(n/grid)"),
+    ("few_are_columns", "d, n/loop)\n", "d, n/loop) few(d)\n"),
     ("pieces_in_their_place", "load q[m/grid, d]", "load q[m/grid, n/loop]"),
     ("tensors_as_declared", "load q[", "load p["),
     ("tensors_as_declared", "store y: f16", "store y: f32"),

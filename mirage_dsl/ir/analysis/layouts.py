@@ -338,16 +338,31 @@ PAIR = 2
 
 
 def is_multiplied(
-    value: str, dim: Dim, block: BlockGraph, types: Mapping[str, TensorType]
+    value: str,
+    dim: Dim,
+    block: BlockGraph,
+    types: Mapping[str, TensorType],
+    *,
+    summed: bool = False,
 ) -> bool:
-    """Whether a value becomes an operand of a product that keeps a dim of it."""
+    """Whether a value becomes an operand of a product that keeps a dim of it.
+
+    Args:
+        value: The value.
+        dim: One of its dims.
+        block: The block that makes both.
+        types: Of the block's values.
+        summed: Ask for a product that sums over the dim.
+    """
     made = {value}
     for node in block.applies:
-        if made.isdisjoint(node.values) or dim not in types[node.result].dims:
+        if made.isdisjoint(node.values):
             continue
-        if node.op.kind is Kind.CONTRACTION:
+        kept = dim in types[node.result].dims
+        if node.op.kind is Kind.CONTRACTION and kept != summed:
             return True
-        made.add(node.result)
+        if kept:
+            made.add(node.result)
     return False
 
 
