@@ -16,6 +16,7 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.drawn import Unknown
+from mirage_dsl.frontend.elementary import expm1
 from mirage_dsl.frontend.layers import WINDOWS, interpolate
 from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.rearranging import pad
@@ -210,7 +211,7 @@ def _elu(x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> 
     """PyTorch's elu, of which selu and celu are made."""
     if scale == input_scale == 1:
         return elu(x, alpha)
-    below = alpha * scale * (f.exp(f.minimum(x, 0) * input_scale) - 1)
+    below = alpha * scale * expm1(f.minimum(x, 0) * input_scale)
     return f.where(f.greater(x, 0), x * scale, below)
 
 

@@ -23,6 +23,7 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.constructors import arange, listed, positions
+from mirage_dsl.frontend.elementary import expm1, log1p
 from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, complement
 from mirage_dsl.frontend.layers import (
     LOSSES,
@@ -57,13 +58,13 @@ def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
 
 def elu(x: Any, alpha: float = 1.0) -> Any:
     """The tensor, and alpha (exp(x) - 1) where it is negative."""
-    return f.where(f.greater(x, 0), x, alpha * (f.exp(f.minimum(x, 0)) - 1))
+    return f.where(f.greater(x, 0), x, alpha * expm1(f.minimum(x, 0)))
 
 
 def softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
     """The value of log(1 + exp(beta x)) / beta, at any x without overflow."""
     scaled = x * beta
-    near = f.log(1 + f.exp(-f.abs(scaled)))
+    near = log1p(f.exp(-f.abs(scaled)))
     found = (f.maximum(scaled, 0) + near) / beta
     # Beyond the threshold PyTorch takes x itself; beyond 20 they are the same in f32.
     return found if threshold >= 20 else f.where(f.greater(scaled, threshold), x, found)
@@ -124,7 +125,7 @@ def glu(x: Any, dim: int = -1) -> Any:
 
 def log_sigmoid(x: Any) -> Any:
     """The logarithm of the sigmoid, at any x without overflow."""
-    return f.minimum(x, 0) - f.log(1 + f.exp(-f.abs(x)))
+    return f.minimum(x, 0) - log1p(f.exp(-f.abs(x)))
 
 
 def selu(x: Any) -> Any:
@@ -134,7 +135,7 @@ def selu(x: Any) -> Any:
 
 def celu(x: Any, alpha: float = 1.0) -> Any:
     """The tensor, and alpha (exp(x / alpha) - 1) where it is negative."""
-    return f.where(f.greater(x, 0), x, alpha * (f.exp(f.minimum(x, 0) / alpha) - 1))
+    return f.where(f.greater(x, 0), x, alpha * expm1(f.minimum(x, 0) / alpha))
 
 
 def prelu(x: Any, weight: Any) -> Any:

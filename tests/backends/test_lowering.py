@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mirage_dsl.backends.triton.lowering.emit import emit, plan
+from mirage_dsl.backends.triton.lowering.emit import FUNCTIONS, emit, plan
+from mirage_dsl.backends.triton.lowering.kernel import RESERVED
 from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.types import Scalar, f16, f32, scalar
 from mirage_dsl.ir.builder import KernelBuilder
@@ -230,3 +231,15 @@ def test_the_compiler_keeps_loads_behind_the_wait() -> None:
 
 def test_a_kernel_that_nothing_waits_for_tells_nothing() -> None:
     assert not any("gdc" in k for k in kernels(overlapping(False, False)))
+
+
+def test_no_value_has_the_name_of_a_function_of_the_module() -> None:
+    assert FUNCTIONS.keys() <= RESERVED
+    g = KernelBuilder("named", m=16, n=16)
+    x = g.input("x", f32, "m, n")
+    with g.block(grid={"m": 16}) as b:
+        tile = b.load(x, "m/grid, n")
+        tanh = b.apply("tanh", tile, name="tanh")
+        twice = b.apply("tanh", tanh, name="expm1")
+        out = b.store(twice, "m/grid, n")
+    check(g.returns(out).build())

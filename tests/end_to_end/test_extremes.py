@@ -274,6 +274,34 @@ def test_elements_of_any_size(name: str) -> None:
     check(function, NUMBERS, graphs=graphs)
 
 
+SMALL: dict[str, tuple[Function, float]] = {
+    "tanh": (lambda x: torch.tanh(x), 0),
+    "elu": (lambda x: F.elu(x), 0),
+    "selu": (lambda x: F.selu(x), 0),
+    "celu": (lambda x: F.celu(x, 2.0), 0),
+    "expm1": (lambda x: torch.expm1(x), 0),
+    "log1p": (lambda x: torch.log1p(x), 0),
+    "sinh": (lambda x: torch.sinh(x), 0),
+    "softplus": (lambda x: F.softplus(x), -12),
+    "logsigmoid": (lambda x: F.logsigmoid(x), 12),
+    "mish": (lambda x: F.mish(x), -12),
+}
+"""Functions whose values around a place are next to nothing beside 1."""
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", SMALL)
+def test_what_is_next_to_nothing_is_as_accurate(name: str) -> None:
+    function, place = SMALL[name]
+    sizes = torch.logspace(-30, 0.4, ROWS * KEYS)
+    x = place + torch.cat([sizes, -sizes * 0.9 / sizes.max()]).reshape(-1, KEYS)
+    exact = function(x.double())
+    for graph in graphs_of(function, x, k=2):
+        (found,) = TritonExecutable(graph, interpret=True)(x)
+        missed = (found.double() - exact).abs() / exact.abs()
+        assert missed.max() < 2e-6, x.ravel()[missed.argmax()]
+
+
 CONSTANTS = (1e39, -1e300, 1e-50, 1e-40, LARGEST, LIMIT)
 OPERATIONS: dict[str, Function] = {
     "add": lambda x, c: x + c,

@@ -370,4 +370,9 @@ def test_template_computes_the_reference(op: Operator) -> None:
     text = op.triton.format(*names, axis="1")
     found = in_triton(text, names)
     expected = reference_of(op, operands)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    rtol = 1e-9 if op.name in SERIES else 1e-12
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-14)
+
+
+SERIES = ("expm1", "tanh")
+"""Near 0 they are series, which end where f32 tells no difference."""

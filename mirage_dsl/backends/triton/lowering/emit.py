@@ -1015,17 +1015,28 @@ def power(a, b):
 @triton.jit
 def log1p(a):
     """The logarithm of 1 + a, also where a is next to nothing beside 1."""
-    x = tl.cast(a, tl.float64)
-    near = x - x * x * (0.5 - x / 3.0)
-    return tl.cast(tl.where(tl.abs(x) < 1e-5, near, tl.log(1.0 + x)), tl.float32)
+    b = 1.0 + a
+    # What was added in truth: of a tenth more the logarithm is a tenth more as well.
+    added = b - 1.0
+    near = tl.log(b) * (a / tl.where(added == 0.0, 1.0, added))
+    return tl.where(added == 0.0, a, tl.where(a > 1e6, tl.log(b), near))
 ''',
         "expm1": '''
 @triton.jit
 def expm1(a):
     """e to the power a, less 1, also where that is next to nothing beside 1."""
-    x = tl.cast(a, tl.float64)
-    near = x + x * x * (0.5 + x / 6.0)
-    return tl.cast(tl.where(tl.abs(x) < 1e-5, near, tl.exp(x) - 1.0), tl.float32)
+    near = 1.0 / 24.0 + a * (1.0 / 120.0 + a * (1.0 / 720.0 + a * (1.0 / 5040.0)))
+    near = a + a * a * (0.5 + a * (1.0 / 6.0 + a * near))
+    return tl.where(tl.abs(a) < 0.35, near, tl.exp(a) - 1.0)
+''',
+        "tanh": '''
+@triton.jit
+def tanh(a):
+    """The hyperbolic tangent, also where it is next to nothing beside 1."""
+    b = a * a
+    near = 2.0 / 15.0 - b * (17.0 / 315.0 - b * (62.0 / 2835.0))
+    near = a - a * b * (1.0 / 3.0 - b * near)
+    return tl.where(tl.abs(a) < 0.25, near, 2.0 * tl.sigmoid(2.0 * a) - 1.0)
 ''',
         "round_even": '''
 @triton.jit

@@ -127,6 +127,8 @@ RESERVED = frozenset(
     {"tl", "triton", "torch", "libdevice", "it", "run", "grid", "prefetch", "device"}
     | {"EARLY", "power", "TensorDescriptor", "gdc_launch_dependents", "gdc_wait"}
     | {"COMPILED", "kept", "high_halves", "low_halves", "signed", "unsigned"}
+    | {"atan2", "expm1", "floor_divide", "fmod", "log1p", "remainder", "round_even"}
+    | {"tanh", "to_f8e4m3", "to_f8e5m2"}
     | {"e4m3_pairs", "e5m2_pairs", "half_pairs", "signed_pairs", "unsigned_pairs"}
     | HELPERS.keys()
     | set(dir(builtins))
