@@ -58,6 +58,7 @@ from mirage_dsl.verify.certificate import (
     Verdict,
 )
 from mirage_dsl.verify.constants import with_numbers_of
+from mirage_dsl.verify.counts import counts_elsewhere
 from mirage_dsl.verify.exact import verify_exact
 from mirage_dsl.verify.fields import MOST_FIELDS, Depth, chains_for, graph_depth
 from mirage_dsl.verify.reals import (
@@ -582,6 +583,7 @@ class _Verification:
         printed = (
             self._left_out()
             or self._of_found(fields[0].shrunk)
+            or self._of_counts()
             or (None if sampled.elements else self._of_indices(fields[0].shrunk))
             or self._printed(fields[-1], reading)
         )
@@ -658,6 +660,11 @@ class _Verification:
             "could not decide: positions that data choose, as of a largest element, "
             "are compared with other numbers than in the program"
         )
+
+    def _of_counts(self) -> str | None:
+        """What is said of counts at the true extents, which no trial reaches."""
+        found = counts_elsewhere(self.program, self.candidate)
+        return None if found is None else f"could not decide: {found}"
 
     def _of_indices(self, shrunk: Shrunk) -> str | None:
         """What is said of indices, where no draw at the true extents was compared."""

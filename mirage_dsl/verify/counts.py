@@ -1,0 +1,388 @@
+"""Counts: what sums of integers may be at the true extents, and trials do not reach.
+
+Trials are small, so a count of trues is too: it wraps around in no format, is hardly
+ever beside the number that it is compared with, and a clamp that it would reach is not
+seen.  What intervals tell of both graphs is compared instead: a candidate whose numbers
+may be more than a narrow format holds, where the program's are not, and one that
+compares counts with other numbers, are undecided.
+
+Only intervals are known, from the inputs' formats on.  So nothing that this module says
+is "different", and what it does not say may still be so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, boolean
+from mirage_dsl.ir.graph import (
+    Accumulate,
+    Apply,
+    BlockGraph,
+    BlockNode,
+    KernelGraph,
+    Load,
+    Operand,
+    RunningMax,
+    Store,
+)
+from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.maps import derived_extents, parts
+from mirage_dsl.ops.definition import Kind, Term, Truth
+from mirage_dsl.ops.table import CONVERSIONS, OPERATORS
+
+WIDEST = 8
+"""Bytes of the widest format: what does not fit there is nobody's concern."""
+MANY = 1 << 24
+"""For an extent that is not known."""
+MOST_FACTORS = 16
+"""Of a product: floats hold that of so many integers."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What is known of a value of whole numbers, be they integers or floats.
+
+    Attributes:
+        least: None of them is less.
+        most: None of them is more.
+        counted: Whether they hang on a sum, or on several integers that are data.
+        data: Whether they hang on integers that are data.
+    """
+
+    least: float
+    most: float
+    counted: bool = False
+    data: bool = False
+
+
+Given = Sequence[Whole | None]
+"""What is known of operands."""
+Types = Mapping[str, TensorType]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a graph does with counts.
+
+    Attributes:
+        wraps: Bytes of the narrowest format in which a number may wrap around.
+        where: The value that does.
+        beside: Numbers beside which what is computed of counts turns.
+    """
+
+    wraps: int
+    where: str
+    beside: frozenset[float]
+
+
+def counts_elsewhere(program: KernelGraph, candidate: KernelGraph) -> str | None:
+    """What a candidate does with counts that its program does not; None for nothing."""
+    ours, theirs = counted(program), counted(candidate)
+    if theirs.wraps < ours.wraps:
+        return (
+            f"{theirs.where} has {8 * theirs.wraps} bits, and its numbers may be more "
+            "than these hold at the true extents; the program's always fit"
+        )
+    if ours.beside != theirs.beside:
+        numbers = sorted(ours.beside ^ theirs.beside)
+        return (
+            "counts are compared with other numbers than in the program, which trials "
+            f"are too small to reach: {', '.join(f'{n:g}' for n in numbers[:4])}"
+        )
+    return None
+
+
+@lru_cache(maxsize=64)
+def counted(graph: KernelGraph) -> Counted:
+    """What a graph does with counts, at its extents."""
+    types = kernel_types(graph)
+    blocks = {v for b in graph.blocks for v in (*b.sources, *b.results)}
+    whole = any(_is_whole(t.dtype) for t in types.values())
+    if not whole and not graph.indices and not blocks:
+        return Counted(WIDEST, "", frozenset())
+    return _Counting(graph, types).found()
+
+
+def _fits(value: Whole, bounds: Whole) -> bool:
+    return bounds.least <= value.least and value.most <= bounds.most
+
+
+def _is_whole(dtype: DType) -> bool:
+    return dtype.is_integer or dtype is boolean
+
+
+class _Counting:
+    """Follows whole numbers through both levels of a graph."""
+
+    def __init__(self, graph: KernelGraph, types: Types) -> None:
+        self._graph, self._types = graph, types
+        extents = derived_extents(graph, graph.extent_of)
+        self._extents = {n: e or MANY for n, e in extents.items()}
+        self._block: BlockGraph | None = None
+        self._known: dict[str, Whole | None] = {}
+        self._wraps, self._where = WIDEST, ""
+        self._beside: set[float] = set()
+
+    def found(self) -> Counted:
+        for item in self._graph.inputs:
+            self._known[item.name] = _of_format(item.type.dtype)
+        for index in self._graph.indices:
+            count = math.prod(self._extents[d.name] for d in index.axis)
+            self._known[index.name] = Whole(0, count - 1)
+        for node in self._graph.nodes:
+            if isinstance(node, BlockGraph):
+                self._read_block(node)
+            else:
+                self._apply(node, self._types)
+        return Counted(self._wraps, self._where, frozenset(self._beside))
+
+    def _read_block(self, block: BlockGraph) -> None:
+        types, outer = block_types(block, self._types), self._known
+        self._block, self._known = block, dict(outer)
+        for node in block.nodes:
+            self._visit(node, types)
+            if isinstance(node, Store):
+                outer[node.result] = self._known.get(node.operand)
+        self._block, self._known = None, outer
+
+    def _visit(self, node: BlockNode, types: Types) -> None:
+        match node:
+            case Load():
+                self._known[node.result] = self._known.get(node.source)
+            case Store():
+                pass
+            case Accumulate():
+                value = self._known.get(node.operand)
+                if node.adds and node.rescale is None:
+                    value = self._sum(value, self._iterations())
+                elif node.rescale is not None:
+                    value = None
+                self._keep(node.result, value, types)
+            case RunningMax():
+                self._known[node.result] = self._known.get(node.operand)
+            case Apply():
+                self._apply(node, types)
+
+    def _iterations(self) -> int:
+        """How often the block iterates at most."""
+        assert self._block is not None
+        loop = self._block.loop
+        assert loop is not None
+        split = self._block.grid_split(loop.dim)
+        extent = self._extents[loop.dim]
+        return parts(extent if split is None else min(split.tile, extent), loop.tile)
+
+    def _elements(self, dim: Dim) -> int:
+        """How many elements of a dim a tensor or a tile has."""
+        extent, block = self._extents.get(dim.name, MANY), self._block
+        if block is None or not (dim.grid or dim.loop):
+            return extent
+        split = block.loop if dim.loop else block.grid_split(dim.name)
+        return extent if split is None else min(split.tile, extent)
+
+    # -- One operator ----------------------------------------------------------------
+
+    def _apply(self, node: Apply, types: Types) -> None:
+        given = [self._operand(o) for o in node.operands]
+        match node.op.kind:
+            case Kind.ELEMENTWISE:
+                self._compare(node, given)
+                value = _ELEMENTWISE.get(node.op.name, _unknown)(given)
+            case Kind.VIEW | Kind.CONCAT:
+                value = _all_of(given)
+            case Kind.GATHER:
+                value = given[0]
+            case Kind.REDUCTION | Kind.SCAN | Kind.CONTRACTION:
+                value = self._joined(node, given, types)
+            case Kind.LIBRARY:
+                value = None
+        self._keep(node.result, value, types)
+
+    def _operand(self, operand: Operand) -> Whole | None:
+        if isinstance(operand, str):
+            return self._known.get(operand)
+        number = operand.exact_at(self._extents)
+        if number is None or number != number // 1:
+            return None
+        return Whole(float(number), float(number))
+
+    def _joined(
+        self,
+        node: Apply,
+        given: Given,
+        types: Types,
+    ) -> Whole | None:
+        """What a reduction, a scan or a product comes to."""
+        dims = {d for v in node.values for d in types[v].dims}
+        along = {*node.over, *node.along}
+        count = math.prod(self._elements(d) for d in dims if d.name in along)
+        if node.op.kind is Kind.CONTRACTION:
+            return self._sum(_product([*given, *given][:2]), count)
+        (value,) = given[:1]
+        if value is None or node.op.term is Term.SUM or node.op.name == "cumsum":
+            return self._sum(value, count)
+        if node.op.name not in ("prod", "cumprod"):
+            return value
+        largest = max(abs(value.least), abs(value.most))
+        most = largest if largest <= 1 else largest ** min(count, MOST_FACTORS)
+        return replace(value, least=min(value.least, 0) and -most, most=most)
+
+    def _sum(self, value: Whole | None, count: int) -> Whole | None:
+        if value is None:
+            return None
+        least, most = min(value.least * count, 0), max(value.most * count, 0)
+        return Whole(least, most, value.counted or count > 1, value.data)
+
+    def _keep(self, result: str, value: Whole | None, types: Types) -> None:
+        """Note what a value is: what its format holds, if it may wrap around."""
+        dtype = types[result].dtype
+        bounds = _of_format(dtype)
+        if bounds is not None and value is None:
+            value = bounds
+        elif bounds is not None and value is not None and not _fits(value, bounds):
+            if dtype.itemsize < self._wraps and dtype is not boolean:
+                self._wraps, self._where = dtype.itemsize, result
+            value = replace(bounds, counted=value.counted, data=value.data)
+        self._known[result] = value
+
+    def _compare(self, node: Apply, given: Given) -> None:
+        """Note beside which numbers a count makes a difference."""
+        extreme = node.op.name in ("maximum", "minimum")
+        if node.op.truth is not Truth.COMPARES and not extreme:
+            return
+        for at, (one, other) in enumerate((given, given[::-1])):
+            number = node.operands[1 - at]
+            if one is None or not one.counted or not isinstance(number, Scalar):
+                continue
+            if other is None:
+                continue
+            beside = _turns(node.op.name, other.least, first=at == 0)
+            self._beside |= {n for n in beside if one.least < n < one.most}
+
+
+def _turns(name: str, number: float, *, first: bool) -> tuple[float, ...]:
+    """Beside which numbers a comparison with one turns, of the first or the second."""
+    below, above = number - 0.5, number + 0.5
+    match name:
+        case "less":
+            return (below,) if first else (above,)
+        case "less_equal":
+            return (above,) if first else (below,)
+        case "maximum" | "minimum":
+            return (number,)
+        case _:
+            return below, above
+
+
+def _of_format(dtype: DType) -> Whole | None:
+    """What numbers of a format may be; nothing is known of floats."""
+    if dtype is boolean:
+        return Whole(0, 1)
+    return Whole(dtype.min, dtype.max, data=True) if dtype.is_integer else None
+
+
+# -- Elementwise operators -------------------------------------------------------------
+
+
+def _unknown(given: Given) -> Whole | None:
+    del given
+    return None
+
+
+def _all_of(given: Given) -> Whole | None:
+    """Any of some values."""
+    known = [v for v in given if v is not None]
+    if len(known) < len(given) or not known:
+        return None
+    least, most = min(v.least for v in known), max(v.most for v in known)
+    counted, data = any(v.counted for v in known), any(v.data for v in known)
+    return Whole(least, most, counted, data)
+
+
+def _corners(
+    of: Callable[[float, float], float], *, adds: bool = False
+) -> Callable[[Given], Whole | None]:
+    """What is least and most where it is so at the ends of both operands."""
+
+    def found(given: Given) -> Whole | None:
+        first, second = given
+        if first is None or second is None:
+            return None
+        ends = [
+            of(a, b)
+            for a in (first.least, first.most)
+            for b in (second.least, second.most)
+        ]
+        counted = (
+            first.counted or second.counted or (adds and first.data and second.data)
+        )
+        return Whole(min(ends), max(ends), counted, first.data or second.data)
+
+    return found
+
+
+_product = _corners(lambda a, b: a * b)
+
+
+def _one(of: Callable[[Whole], Iterable[float]]) -> Callable[[Given], Whole | None]:
+    """What is made of one operand, between some numbers."""
+
+    def found(given: Given) -> Whole | None:
+        (value,) = given
+        if value is None:
+            return None
+        ends = list(of(value))
+        return Whole(min(ends), max(ends), value.counted, value.data)
+
+    return found
+
+
+def _size(value: Whole) -> Iterable[float]:
+    largest = max(abs(value.least), abs(value.most))
+    return (0 if value.least <= 0 <= value.most else 1), largest
+
+
+def _truth(given: Given) -> Whole:
+    del given
+    return Whole(0, 1)
+
+
+def _masked(given: Given) -> Whole | None:
+    """Bits that both have: no more than what has no sign."""
+    ends = [v.most for v in given if v is not None and v.least >= 0]
+    return Whole(0, min(ends)) if ends else None
+
+
+def _rest(given: Given) -> Whole | None:
+    """What is left by a number: less than it."""
+    number = given[1]
+    if number is None or number.least <= 0:
+        return None
+    return Whole(0, number.most - 1)
+
+
+def _chosen(given: Given) -> Whole | None:
+    return _all_of(given[1:])
+
+
+_ELEMENTWISE: Mapping[str, Callable[[Given], Whole | None]] = {
+    "add": _corners(lambda a, b: a + b, adds=True),
+    "sub": _corners(lambda a, b: a - b, adds=True),
+    "mul": _product,
+    "maximum": _corners(max),
+    "minimum": _corners(min),
+    "neg": _one(lambda v: (-v.least, -v.most)),
+    "abs": _one(_size),
+    "square": _one(lambda v: (0, v.least**2, v.most**2)),
+    "relu": _one(lambda v: (max(v.least, 0), max(v.most, 0))),
+    "where": _chosen,
+    "bit_and": _masked,
+    "remainder": _rest,
+    **{n: _truth for n, op in OPERATORS.items() if op.truth is Truth.COMPARES},
+    **{op.name: _all_of for op in CONVERSIONS.values()},
+}
+"""What is known of results; of all other operators, nothing but their formats."""
