@@ -529,6 +529,12 @@ def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
     return f.index_select(x, axis, index)
 
 
+def _numpy_reciprocal(x: Any) -> Any:
+    if isinstance(x, Tensor) and x.handle.value.dtype.is_integer:
+        refuse("np.reciprocal of integers, which NumPy rounds to 0,", "use 1 / x")
+    return f.reciprocal(x)
+
+
 _NUMPY: dict[str, Function] = {
     **_COMMON,
     **TRIANGLES,
@@ -558,6 +564,7 @@ _NUMPY: dict[str, Function] = {
     "std": c.std,
     "repeat": f.repeat_interleave,
     "norm": _numpy_norm,
+    "reciprocal": _numpy_reciprocal,
     "sign": numpy_sign,
     "shape": _shape,
     "ndim": _rank,

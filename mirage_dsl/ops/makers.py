@@ -146,7 +146,8 @@ def erf(x: Array) -> Array:
 
 def stable_sigmoid(x: Array) -> Array:
     """The logistic function, without overflow for any operand."""
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)), dtype=np.asarray(x).dtype)
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, small, 1.0) / (1.0 + small), dtype=small.dtype)
 
 
 def gathered(values: Array, index: Array, axis: int) -> Array:

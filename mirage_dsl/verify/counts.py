@@ -38,8 +38,12 @@ WIDEST = 8
 """Bytes of the widest format: what does not fit there is nobody's concern."""
 MANY = 1 << 24
 """For an extent that is not known."""
+REACHED = 1.5
+"""Counts up to here are what trials come to, as whether there is any."""
 MOST_FACTORS = 16
 """Of a product: floats hold that of so many integers."""
+MOST_BITS = 64
+"""By which anything is shifted."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +265,8 @@ class _Counting:
             if other is None:
                 continue
             beside = _turns(node.op.name, other.least, first=at == 0)
-            self._beside |= {n for n in beside if one.least < n < one.most}
+            least = max(one.least, 0) + REACHED
+            self._beside |= {n for n in beside if least < n < one.most}
 
 
 def _turns(name: str, number: float, *, first: bool) -> tuple[float, ...]:
@@ -351,6 +356,14 @@ def _truth(given: Given) -> Whole:
     return Whole(0, 1)
 
 
+def _shifted(given: Given) -> Whole | None:
+    """A power of two times as much."""
+    bits = given[1]
+    if bits is None or bits.least < 0 or bits.most >= MOST_BITS:
+        return None
+    return _product([given[0], Whole(2**bits.least, 2**bits.most)])
+
+
 def _masked(given: Given) -> Whole | None:
     """Bits that both have: no more than what has no sign."""
     ends = [v.most for v in given if v is not None and v.least >= 0]
@@ -382,6 +395,7 @@ _ELEMENTWISE: Mapping[str, Callable[[Given], Whole | None]] = {
     "where": _chosen,
     "bit_and": _masked,
     "remainder": _rest,
+    "shift_left": _shifted,
     **{n: _truth for n, op in OPERATORS.items() if op.truth is Truth.COMPARES},
     **{op.name: _all_of for op in CONVERSIONS.values()},
 }

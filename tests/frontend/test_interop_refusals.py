@@ -160,3 +160,9 @@ def test_arguments_that_are_not_supported_are_named(named: str) -> None:
     kind, functions = REFUSED[named]
     for function in functions:
         assert named in failure(function, kind)
+
+
+def test_what_numpy_makes_of_integers_alone_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"np\.reciprocal of integers"):
+        mirage.kernel(lambda x: np.reciprocal(x)).trace(mirage.spec((3, 4), "int64"))
+    mirage.kernel(lambda x: np.reciprocal(x)).trace(mirage.spec((3, 4), "float64"))

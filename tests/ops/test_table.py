@@ -376,3 +376,10 @@ def test_template_computes_the_reference(op: Operator) -> None:
 
 SERIES = ("expm1", "tanh")
 """Near 0 they are series, which end where f32 tells no difference."""
+
+
+def test_the_sigmoid_of_what_is_far_below_0_is_what_it_is() -> None:
+    x = np.array([-700.0, -80.0, -20.0, 0.0, 20.0])
+    expected = np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
+    found = OPERATORS["sigmoid"].numpy(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-15)

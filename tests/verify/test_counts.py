@@ -104,6 +104,21 @@ def test_a_comparison_may_be_said_the_other_way_round() -> None:
     assert verify(candidate, program).ok
 
 
+def test_whether_there_is_any_is_seen_in_trials() -> None:
+    program = traced(lambda m: m.sum(1) > 0, FEW)
+    candidate = traced(lambda m: m.any(1), FEW)
+    assert verify(candidate, program).ok
+    assert not verify(traced(lambda m: m.sum(1) > 1, FEW), program).ok
+
+
+def test_a_shift_is_a_product() -> None:
+    program, candidate = (
+        traced(f, BYTES) for f in (lambda a: a.int() << 26, lambda a: a.int() * 2**26)
+    )
+    assert counted(program).wraps == counted(candidate).wraps == 4
+    assert verify(candidate, program).ok
+
+
 def test_numbers_that_no_count_reaches_are_none() -> None:
     assert not counted(traced(lambda m: m.sum(1) > 16, FEW)).beside
     assert not counted(traced(lambda m: m.sum(1).clamp(min=0), FEW)).beside
