@@ -29,17 +29,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import Axis, Dim, Scalar
+from mirage_dsl.core.types import Axis, Dim, Scalar, boolean
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.integers import (
+    HALF,
     AllTurns,
     Limit,
+    Trues,
     Turns,
     index_limits,
     of_words,
@@ -681,6 +684,10 @@ _BESIDE = (16, 4, 2)
 """Points beside turns that a candidate alone has, as many as there is time for."""
 _MOST_DRAWS = 96
 """Where integers turn, of which one row may hide behind its root in most draws."""
+_RARE: Mapping[int, Trues] = MappingProxyType(
+    {_MOST_DRAWS: (1, 64), _MOST_DRAWS + 1: (63, 64), _MOST_DRAWS + 2: (1, 256)}
+)
+"""The draws of which few truth values are true, or few are not."""
 _DRAWS_OF_ROOTS = 2
 """How often as many there are as it takes without roots of non-squares, which hide
 where elements differ."""
@@ -892,8 +899,40 @@ def _compared(
         elements = sum(h.size for h in hidden)
         done += 1 - sum(int(h.sum()) for h in hidden) / elements
         if done >= needed and not any(m.any() for m in missing):
+            place = _where_rare(outputs, candidate, sampling, drawing)
+            if place is not None:
+                return Sampled(difference=place)
             return Sampled(elements=elements, thinned=bool(candidate.thinned))
     return Sampled(reason="roots of non-squares or divisions by zero in every draw")
+
+
+def _where_rare(
+    outputs: Callable[[int], tuple[Residue, ...]],
+    candidate: _Side,
+    sampling: Sampling,
+    drawing: Sequence[Drawing],
+) -> str | None:
+    """Where graphs differ if hardly any, or nearly all, of their truth values hold.
+
+    What has no value then, as a row that is masked as a whole, says nothing.
+    """
+    regions, work = candidate.demands.regions, candidate.demands.work
+    masks = any(
+        i.type.dtype is boolean and i.name in regions for i in candidate.graph.inputs
+    )
+    if not masks or len(sampling.chain) * work > _LITTLE_WORK:
+        return None
+    for attempt in _RARE:
+        ours = outputs(attempt)
+        if invalid_trials(ours).any():
+            continue
+        theirs = candidate.outputs(sampling, CANDIDATE, attempt, drawing)
+        if invalid_trials(theirs).any():
+            return "the candidate divides by zero there"
+        place = _difference(ours, theirs, candidate.axes)
+        if place is not None:
+            return place
+    return None
 
 
 def _draws(side: _Side, sampling: Sampling) -> int:
@@ -1057,11 +1096,19 @@ class Drawing:
         limit: How far the indices in it may go.
         left: What is left of the dim of which it has indices; None for all.
         extent: Of that dim.
+        trues: How many truth values are true.
     """
 
     limit: Limit | None = None
     left: IntArray | None = None
     extent: int = 0
+    trues: Trues = HALF
+
+
+def _of_attempt(drawing: Sequence[Drawing], attempt: int) -> list[Drawing]:
+    """How inputs are drawn in an attempt."""
+    trues = _RARE.get(attempt, HALF)
+    return [replace(how, trues=trues) for how in drawing]
 
 
 class _Side:
@@ -1118,8 +1165,8 @@ class _Side:
         arrays = self._arrays(domain)
         values: dict[str, Named[Residue]] = {}
         turns = sampling.turns.inputs or ((),) * len(keys)
-        given = zip(self.graph.inputs, keys, drawing, turns, strict=True)
-        for item, key, how, beside in given:
+        drawn = zip(keys, _of_attempt(drawing, attempt), turns, strict=True)
+        for item, (key, how, beside) in zip(self.graph.inputs, drawn, strict=True):
             if item.name in self.demands.regions:
                 values[item.name] = self._drawn(item, key, trials, how, beside)
         for item in self.graph.indices:
@@ -1153,7 +1200,8 @@ class _Side:
         if not item.type.dtype.is_float:
             # Of the highest field, whose numbers are the most.
             words = fields.drawn(keys[-1], self._places(item), trials.primes[-1][0])
-            exact = of_words(item.type.dtype, words, drawing.limit, turns)
+            dtype, limit = item.type.dtype, drawing.limit
+            exact = of_words(dtype, words, limit, turns, drawing.trues)
             if drawing.left is not None:
                 exact = _left(exact, drawing.left, drawing.extent)
             algebra = ResidueAlgebra(trials, Order(), np.random.default_rng(0))

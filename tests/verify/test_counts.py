@@ -91,6 +91,21 @@ def test_what_no_trial_reaches_is_undecided(name: str) -> None:
     assert verify(program, program).ok
 
 
+def first(m: Any, columns: int) -> Any:
+    """Where the first true is of the first columns, or how many there are."""
+    places = torch.arange(columns)
+    return torch.where(m[:, :columns], places, columns).amin(1)
+
+
+def test_masks_of_which_hardly_any_is_true_are_drawn_too() -> None:
+    program = traced(lambda m: first(m, 300), ((8, 300), "bool"))
+    candidate = traced(
+        lambda m: torch.where(first(m, 30) < 30, first(m, 30), 300), ((8, 300), "bool")
+    )
+    for seed in range(20):
+        assert not verify(candidate, program, seed=seed).ok, seed
+
+
 def test_what_wraps_around_in_the_program_may_in_a_candidate() -> None:
     wraps = traced(lambda a: (a + a).int() + a.sum(1, dtype=torch.int8)[:, None], BYTES)
     assert counted(wraps).wraps == 1

@@ -786,20 +786,27 @@ def any_integers(
     return of_words(dtype, rng.integers(0, 2**62, shape), limit, turns)
 
 
+Trues = tuple[int, int]
+"""How many truth values are true, of how many."""
+HALF: Trues = (1, 2)
+
+
 def of_words(
     dtype: DType,
     words: NDArray[np.int64],
     limit: Limit | None,
     turns: Turns,
+    trues: Trues = HALF,
 ) -> NDArray[Any]:
     """A number of a format for each random number from 0 on.
 
     Within limits they are indices, which count from the end where they are negative.
+    Of truth values so many are true of so many.
     """
     if limit is not None:
         return beside(_indices(dtype, words, limit), words, turns)
     if dtype == boolean:
-        return words % 2 == 1
+        return words % trues[1] >= trues[1] - trues[0]
     least = max(int(dtype.min), -SMALL)
     small = words // 2 % (SMALL - least) + least
     any_size = np.where(words % 2 == 0, small, words // 2).astype(dtype.long_name)
