@@ -186,6 +186,11 @@ WRONG: dict[str, tuple[Function, Function]] = {
         lambda y, p, t: by_group(y, p, t[:-1]),
         lambda y, p, t: by_group(y, p, t[1:]),
     ),
+    "the sign of the other operand": (
+        lambda a, x: torch.where(a % 97 == 5, x, 0.0),
+        lambda a, x: torch.where(torch.fmod(a, 97) == 5, x, 0.0),
+    ),
+    "or equal, of a sum": (lambda a, b: a + b < 1000, lambda a, b: a + b <= 1000),
     "the offset left out": (
         lambda x, q, s: x @ (((q & 15).to(torch.int8) - 8).to(x.dtype) * s),
         lambda x, q, s: x @ ((q & 15).to(x.dtype) * s),

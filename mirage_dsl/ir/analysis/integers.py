@@ -447,6 +447,7 @@ class _Limits:
     def turns(self) -> dict[str, list[range]]:
         """By input, the numbers by which what is compared comes close to the other.
 
+        Of a remainder also those of the periods on both sides, where signs are others.
         No limit of an index is told after this.
         """
         turns: dict[str, list[range]] = {}
@@ -455,7 +456,9 @@ class _Limits:
             self.found, self._conversions = {}, {}
             self._hold(level, operand, near)
             for name, limit in (self.found | self._conversions).items():
-                turns.setdefault(name, []).append(range(limit.start, limit.stop))
+                for by in {0, limit.period, -limit.period}:
+                    there = range(limit.start + by, limit.stop + by)
+                    turns.setdefault(name, []).append(there)
         return turns
 
     @property
