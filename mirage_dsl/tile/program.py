@@ -364,10 +364,10 @@ def value(number: Number, sizes: Asked) -> Any:
 SMALLEST_DOT = 16
 """Smallest number of rows, columns and summands of a matrix product."""
 FEWEST_COLUMNS = 8
-"""The same of columns where warps have parts of the loop: each takes 16 rows by 8.
+"""The same of columns where a loop's parts are a batch: a warp takes 16 rows by 8.
 
-What whole groups of warps take could have 8 columns as well, and gains nothing: an RMS
-norm and a gated MLP of one row take 1 % more on an H100, six others within 1 %.
+Other products could have 8 columns as well, and gain nothing: an RMS norm and a gated
+MLP of one row take 1 % more on an H100, six others within 1 %.
 """
 
 
@@ -619,8 +619,8 @@ def few_columns(
 ) -> frozenset[Dim]:
     """The pieces of a block that are columns of fewer lanes than other sides have.
 
-    They are whole, and one operand's alone in products of which warps have parts of the
-    loop, and of which no other product reads a result: so theirs can be the right one.
+    They are whole, and one operand's alone in products of which the loop's parts are a
+    batch, and of which no other product reads a result: so theirs can be the right one.
     """
     products = [n for n in block.applies if n.op.kind is Kind.CONTRACTION]
     if not products:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from mirage_dsl.backends.triton.lowering.emit import emit
-from mirage_dsl.core.types import Dim
-from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.backends.triton.running.screen import compile_only
+from mirage_dsl.core.types import Dim, f16, f32
+from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.text.parser import parse as parse_graph
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check as check_tiles
@@ -54,6 +56,23 @@ def test_few_columns_are_eight_and_on_the_right(m: int, swapped: bool) -> None:
     assert (product.rows, product.columns) == ((N,), (M,))
     assert "m_lane = tl.arange(0, 8)" in emit(graph)
     check(graph)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_groups_of_warps_take_eight_as_well(tf32: bool) -> None:
+    """Of one part at a time: 64 rows and more by 8 columns, which Triton compiles."""
+    g = KernelBuilder("groups", g=8, m=8, k=64, n=256)
+    dtype = f32 if tf32 else f16
+    x, w = g.input("x", dtype, "m, g, k"), g.input("w", dtype, "g, k, n")
+    with g.block(grid={"n": 128}, loop=("g", 1)) as b:
+        left, right = b.load(x, "m, g/loop, k"), b.load(w, "g/loop, k, n/grid")
+        part = b.sum(b.matmul(left, right, over="k"), over="g")
+        out = b.store(b.accumulate(part), "m, n/grid", dtype=f32)
+    schedule = Schedule(num_warps=4, num_stages=3, allow_tf32=tf32)
+    graph = g.returns(out).build().with_schedules(lambda _: schedule)
+    (report,) = compile_only(graph)
+    assert not report.spills
+    assert program(graph).few == {M}
 
 
 def test_more_columns_than_eight_are_sixteen() -> None:
