@@ -398,7 +398,7 @@ _MARGIN = 0.8
 subnormal, and the reciprocal of one, say, overflows where a quotient by it does not."""
 _LOW_LADDER = (2.0**-4, 2.0**-10, 2.0**-18)
 """Those at which one is tried that survives no other, if it is not 0 there."""
-_SCALES = (1.0, 8.0)
+_SCALES = (2.0**-10, 1.0, 8.0)
 _OFFSETS = (64.0,)
 _HEIGHTS = (4.0, 40.0)
 _SMALL = 1e-3

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import mirage_dsl as mirage
 from mirage_dsl.core.types import DType, bf16, boolean, f16, f32, scalar
@@ -448,3 +449,17 @@ def test_one_number_is_compared_to_the_program_s_errors_around_it(seed: int) -> 
     assert good.ok, good
     bad = verify(distances("apart"), program, seed=seed)
     assert bad.stability is None or not bad.stability.ok
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_loses_small_numbers_is_unstable(seed: int) -> None:
+    """Of numbers near 1 it loses a bit, and of a thousandth of them ten."""
+    right, wrong = (
+        mirage.kernel(f).trace(mirage.spec((8, 64)))
+        for f in (lambda x: torch.expm1(x), lambda x: torch.exp(x) - 1)
+    )
+    found = mirage.verify(wrong, right, seed=seed)
+    assert found.equivalent
+    assert found.stability is not None
+    assert not found.stability.ok
+    assert mirage.verify(right, wrong, seed=seed).ok
