@@ -64,8 +64,8 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
 def softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
     """The value of log(1 + exp(beta x)) / beta, at any x without overflow."""
     scaled = x * beta
-    near = log1p(f.exp(-f.abs(scaled)))
-    found = (f.maximum(scaled, 0) + near) / beta
+    near = log1p(f.exp(-f.abs(scaled))) / beta
+    found = (f.maximum(x, 0) if beta > 0 else f.minimum(x, 0)) + near
     # Beyond the threshold PyTorch takes x itself; beyond 20 they are the same in f32.
     return found if threshold >= 20 else f.where(f.greater(scaled, threshold), x, found)
 

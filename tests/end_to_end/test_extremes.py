@@ -302,6 +302,19 @@ def test_what_is_next_to_nothing_is_as_accurate(name: str) -> None:
         assert missed.max() < 2e-6, x.ravel()[missed.argmax()]
 
 
+@pytest.mark.parametrize("name", ["tanh", "expm1", "log1p"])
+def test_zeros_of_both_signs_go_through_these(name: str) -> None:
+    zeros = torch.tensor([[0.0, -0.0]]).repeat(ROWS, KEYS // 2)
+    for graph in graphs_of(lambda x: getattr(torch, name)(x), zeros, k=1):
+        (found,) = TritonExecutable(graph, interpret=True)(zeros)
+        assert torch.equal(torch.signbit(found), torch.signbit(zeros))
+
+
+def test_the_softplus_of_the_largest_numbers_is_finite() -> None:
+    function: Function = lambda x: F.softplus(x, beta=2.0)  # noqa: E731
+    check(function, NUMBERS, graphs=graphs_of(function, NUMBERS, k=1))
+
+
 CONSTANTS = (1e39, -1e300, 1e-50, 1e-40, LARGEST, LIMIT)
 OPERATIONS: dict[str, Function] = {
     "add": lambda x, c: x + c,

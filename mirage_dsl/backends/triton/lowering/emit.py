@@ -1026,8 +1026,8 @@ def log1p(a):
 def expm1(a):
     """e to the power a, less 1, also where that is next to nothing beside 1."""
     near = 1.0 / 24.0 + a * (1.0 / 120.0 + a * (1.0 / 720.0 + a * (1.0 / 5040.0)))
-    near = a + a * a * (0.5 + a * (1.0 / 6.0 + a * near))
-    return tl.where(tl.abs(a) < 0.35, near, tl.exp(a) - 1.0)
+    near = 1.0 + a * (0.5 + a * (1.0 / 6.0 + a * near))
+    return tl.where(tl.abs(a) < 0.35, a * near, tl.exp(a) - 1.0)
 ''',
         "tanh": '''
 @triton.jit
@@ -1035,8 +1035,8 @@ def tanh(a):
     """The hyperbolic tangent, also where it is next to nothing beside 1."""
     b = a * a
     near = 2.0 / 15.0 - b * (17.0 / 315.0 - b * (62.0 / 2835.0))
-    near = a - a * b * (1.0 / 3.0 - b * near)
-    return tl.where(tl.abs(a) < 0.25, near, 2.0 * tl.sigmoid(2.0 * a) - 1.0)
+    near = 1.0 - b * (1.0 / 3.0 - b * near)
+    return tl.where(tl.abs(a) < 0.25, a * near, 2.0 * tl.sigmoid(2.0 * a) - 1.0)
 ''',
         "round_even": '''
 @triton.jit
