@@ -25,6 +25,7 @@ from mirage_dsl.ir.graph import (
     RunningMax,
     Store,
 )
+from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ops.definition import Axes
 from mirage_dsl.ops.table import ROWSHIFT
 
@@ -476,6 +477,22 @@ def graph_depth(graph: KernelGraph) -> Depth:
                 deepest = max(deepest, *(d.exps for d in inside.values()))
     outputs = Depth().joined(*(values[r.value] for r in graph.returns))
     return replace(outputs, exps=deepest)
+
+
+def orders_floats(graph: KernelGraph) -> bool:
+    """Whether something hangs on which of floats is larger, which no field tells."""
+    outer = kernel_types(graph)
+    levels = [(graph.applies, outer)]
+    levels += [(b.applies, block_types(b, outer)) for b in graph.blocks]
+    if any(isinstance(n, RunningMax) for b in graph.blocks for n in b.nodes):
+        return True
+    for nodes, known in levels:
+        for node in nodes:
+            decide = node.values[: node.op.chooses or None]
+            floats = any(known[v].dtype.is_float for v in decide)
+            if floats and _applied(node, dict.fromkeys(node.values, Depth())).choices:
+                return True
+    return False
 
 
 def _applied(node: Apply, values: Mapping[str, Depth]) -> Depth:

@@ -87,7 +87,7 @@ from mirage_dsl.verify.algebra import (
     ResidueDomain,
 )
 from mirage_dsl.verify.certificate import Sampled
-from mirage_dsl.verify.fields import IntArray, Trials, draw_trials
+from mirage_dsl.verify.fields import IntArray, Trials, draw_trials, orders_floats
 from mirage_dsl.verify.sizes import corresponding_axes
 from mirage_dsl.verify.trials import (
     CANDIDATE,
@@ -703,6 +703,7 @@ class Sampling:
         exp_oracle: Read exp at the top of the chain as a random function.
         reading: Of orders.
         turns: Numbers beside which what is computed of integers turns.
+        ordered: Whether a graph asks which of floats is larger.
     """
 
     chain: tuple[int, ...]
@@ -710,6 +711,7 @@ class Sampling:
     exp_oracle: bool
     reading: Reading
     turns: AllTurns = field(default_factory=AllTurns)
+    ordered: bool = False
 
 
 def compare_samples(
@@ -718,7 +720,9 @@ def compare_samples(
     """Compare a few elements of every output at the true extents."""
     if any(e is None for g in (candidate, program) for _, e in g.extents):
         return Sampled(reason="symbolic extents")
-    sampling = replace(sampling, turns=turns_of(program, candidate))
+    ordered = any(map(orders_floats, (program, candidate)))
+    turns = turns_of(program, candidate)
+    sampling = replace(sampling, turns=turns, ordered=ordered)
     compared = any(sampling.turns.inputs)
     for way in _WAYS:
         if way.points and not program.indices and not compared:
@@ -914,13 +918,15 @@ def _where_rare(
 ) -> str | None:
     """Where graphs differ if hardly any, or nearly all, of their truth values hold.
 
-    What has no value then, as a row that is masked as a whole, says nothing.
+    What has no value then, as a row that is masked as a whole, says nothing; nor do
+    graphs that ask which of floats is larger: 0 or 1, say, in any order.
     """
     regions, work = candidate.demands.regions, candidate.demands.work
     masks = any(
         i.type.dtype is boolean and i.name in regions for i in candidate.graph.inputs
     )
-    if not masks or len(sampling.chain) * work > _LITTLE_WORK:
+    much = len(sampling.chain) * work > _LITTLE_WORK
+    if not masks or much or sampling.ordered:
         return None
     for attempt in _RARE:
         ours = outputs(attempt)
