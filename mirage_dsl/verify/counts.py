@@ -30,7 +30,7 @@ from mirage_dsl.ir.graph import (
     Store,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.maps import derived_extents, parts
+from mirage_dsl.ir.maps import derived_extents, loops_inside_grid
 from mirage_dsl.ops.definition import Kind, Term, Truth
 from mirage_dsl.ops.table import CONVERSIONS, OPERATORS
 
@@ -171,14 +171,13 @@ class _Counting:
             case Apply():
                 self._apply(node, types)
 
-    def _iterations(self) -> int:
-        """How often the block iterates at most."""
+    def _iterations(self) -> float:
+        """How many times the elements of an iteration it has: the last may lack some."""
         assert self._block is not None
         loop = self._block.loop
         assert loop is not None
-        split = self._block.grid_split(loop.dim)
-        extent = self._extents[loop.dim]
-        return parts(extent if split is None else min(split.tile, extent), loop.tile)
+        part = Dim(loop.dim, grid=loops_inside_grid(self._block))
+        return max(self._elements(part) / loop.tile, 1.0)
 
     def _elements(self, dim: Dim) -> int:
         """How many elements of a dim a tensor or a tile has."""
@@ -214,12 +213,7 @@ class _Counting:
             return None
         return Whole(float(number), float(number))
 
-    def _joined(
-        self,
-        node: Apply,
-        given: Given,
-        types: Types,
-    ) -> Whole | None:
+    def _joined(self, node: Apply, given: Given, types: Types) -> Whole | None:
         """What a reduction, a scan or a product comes to."""
         dims = {d for v in node.values for d in types[v].dims}
         along = {*node.over, *node.along}
@@ -235,7 +229,7 @@ class _Counting:
         most = largest if largest <= 1 else largest ** min(count, MOST_FACTORS)
         return replace(value, least=min(value.least, 0) and -most, most=most)
 
-    def _sum(self, value: Whole | None, count: int) -> Whole | None:
+    def _sum(self, value: Whole | None, count: float) -> Whole | None:
         if value is None:
             return None
         least, most = min(value.least * count, 0), max(value.most * count, 0)
@@ -264,9 +258,10 @@ class _Counting:
                 continue
             if other is None:
                 continue
-            beside = _turns(node.op.name, other.least, first=at == 0)
-            least = max(one.least, 0) + REACHED
-            self._beside |= {n for n in beside if least < n < one.most}
+            zero = max(one.least, 0)
+            for turn in _turns(node.op.name, other.least, first=at == 0):
+                if one.least < turn < one.most and abs(turn - zero) > REACHED:
+                    self._beside.add(turn)
 
 
 def _turns(name: str, number: float, *, first: bool) -> tuple[float, ...]:

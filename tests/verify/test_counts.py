@@ -11,6 +11,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import search
 from mirage_dsl.verify.counts import counted, counts_elsewhere
 from mirage_dsl.verify.verifier import verify
@@ -124,6 +125,38 @@ def test_whether_there_is_any_is_seen_in_trials() -> None:
     candidate = traced(lambda m: m.any(1), FEW)
     assert verify(candidate, program).ok
     assert not verify(traced(lambda m: m.sum(1) > 1, FEW), program).ok
+
+
+def test_a_count_that_just_fits_does_so_in_tiles() -> None:
+    """Of 250 trues, four tiles of 64, of which the last one lacks six."""
+    program = parse(IN_BYTES)
+    candidate = parse(IN_BYTES.replace("y = sum w over(n)", TILED))
+    assert candidate.blocks
+    assert counted(program).wraps == counted(candidate).wraps == 8
+    assert verify(candidate, program).ok
+
+
+IN_BYTES = """mirage 1
+
+mugraph count(m: bool[k, n]) -> u8[k] where k = 8, n = 250 {
+  w = to_u8 m
+  y = sum w over(n)
+  return y
+}
+"""
+TILED = """y = block grid(k / 4) loop(n / 64) {
+    w_t = load w[k/grid, n/loop]
+    s = sum w_t over(n)
+    t = accumulate s
+    store y: u8[k/grid] = t
+  }"""
+
+
+def test_numbers_below_0_are_told_apart() -> None:
+    inputs = ((64,), "int32"), ((64,), "int32")
+    program = traced(lambda a, b: a + b < -1000, *inputs)
+    candidate = traced(lambda a, b: a + b <= -1000, *inputs)
+    assert counts_elsewhere(program, candidate)
 
 
 def test_a_shift_is_a_product() -> None:
