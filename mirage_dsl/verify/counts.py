@@ -172,7 +172,7 @@ class _Counting:
                 self._apply(node, types)
 
     def _iterations(self) -> float:
-        """How many times the elements of an iteration it has: the last may lack some."""
+        """By how much more elements a block has than an iteration."""
         assert self._block is not None
         loop = self._block.loop
         assert loop is not None
