@@ -359,6 +359,23 @@ def _shifted(given: Given) -> Whole | None:
     return _product([given[0], Whole(2**bits.least, 2**bits.most)])
 
 
+def _shifted_back(given: Given) -> Whole | None:
+    """What is left by a power of two, rounded down."""
+    bits = given[1]
+    if bits is None or bits.least < 0 or bits.most >= MOST_BITS:
+        return None
+    return _divided([given[0], Whole(2**bits.least, 2**bits.most)])
+
+
+def _divided(given: Given) -> Whole | None:
+    """What is left by a positive number, rounded down."""
+    by = given[1]
+    return None if by is None or by.least <= 0 else _quotient(given)
+
+
+_quotient = _corners(lambda a, b: a // b)
+
+
 def _masked(given: Given) -> Whole | None:
     """Bits that both have: no more than what has no sign."""
     ends = [v.most for v in given if v is not None and v.least >= 0]
@@ -391,6 +408,8 @@ _ELEMENTWISE: Mapping[str, Callable[[Given], Whole | None]] = {
     "bit_and": _masked,
     "remainder": _rest,
     "shift_left": _shifted,
+    "shift_right": _shifted_back,
+    "floor_divide": _divided,
     **{n: _truth for n, op in OPERATORS.items() if op.truth is Truth.COMPARES},
     **{op.name: _all_of for op in CONVERSIONS.values()},
 }

@@ -757,7 +757,7 @@ _UNPACK = '''
 @triton.jit
 def {name}(a, less):
     """{what}, less a number, in f16."""
-    if COMPILED:
+    if COMPILED and a.numel % 4 == 0:
         return tl.inline_asm_elementwise(
             """{{
             .reg .b32 t, u;
