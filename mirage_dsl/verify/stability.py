@@ -41,7 +41,7 @@ from functools import lru_cache, partial, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import DType, Scalar, TensorType
+from mirage_dsl.core.types import DType, Scalar, TensorType, f16
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.canonical import attribute_dims
 from mirage_dsl.ir.graph import Apply, Input, KernelGraph, KernelNode, Return
@@ -1048,7 +1048,7 @@ class _Family:
 def _families(
     program: KernelGraph, rng: np.random.Generator, plain: list[Array]
 ) -> Iterator[_Family]:
-    """Random inputs, near 0 and far; ramps along all dims; rows of equal size."""
+    """Random inputs, near 0 and far; small scales; ramps along all dims; rows alike."""
     yield _Family("random inputs of scale {}", partial(_scaled, plain), _SCALES)
     for number, far in enumerate(program.inputs):
         # A shift by the largest of relu(x), say, is right from 0 on alone.
@@ -1056,6 +1056,11 @@ def _families(
             name = f"{far.name} around {side}{{}}"
             moved = partial(_moved, plain, number, side == "-")
             yield _Family(name, moved, _OFFSETS)
+    for number, item in enumerate(program.inputs):
+        # What a scale makes small may not be too large for a format without it.
+        if item.type.dtype is f16 and len(item.type.names) <= 1:
+            name = f"{item.name} a thousandth, others of scale {{}}"
+            yield _Family(name, partial(_all_but_scaled, plain, number), (1.0,))
     noise = [1.0 + 0.1 * _normal(rng, program, i) for i in program.inputs]
     for number, item in enumerate(program.inputs):
         # Of products that are about equal none is the largest by far, on either side.
@@ -1121,6 +1126,11 @@ def _even_rows(
 
 def _scaled(plain: list[Array], scale: float) -> list[Array]:
     return [scale * v for v in plain]
+
+
+def _all_but_scaled(plain: list[Array], number: int, scale: float) -> list[Array]:
+    """Random inputs at a scale, but one of them a thousandth."""
+    return [(v / 1024 if at == number else scale * v) for at, v in enumerate(plain)]
 
 
 def _moved(plain: list[Array], number: int, below: bool, scale: float) -> list[Array]:

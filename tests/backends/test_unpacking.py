@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from mirage_dsl.backends.triton.lowering.emit import UNPACKING, emit, plan
 from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import Dim
+from mirage_dsl.core.types import Dim, f16, f32, u8
+from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check import check as problems
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
@@ -319,3 +320,16 @@ def test_other_slices_inside_of_blocks_are_refused(
     """Registers do not move: several elements would have to."""
     with pytest.raises(UnsupportedError, match="cannot rearrange registers"):
         programs(sliced(extent, start, stop, "mul"))
+
+
+def test_tiles_of_less_than_four_bytes_compile() -> None:
+    """As a row's zero points for two groups."""
+    g = KernelBuilder("zeros", p=8, n=2)
+    z, s = g.input("z", u8, "p, n"), g.input("s", f32, "p, n")
+    with g.block(grid={"p": 1}) as b:
+        value = b.sub(b.apply("to_f32", b.load(z, "p/grid, n")), 8)
+        out = b.store(b.mul(value, b.load(s, "p/grid, n")), "p/grid, n", dtype=f16)
+    graph = g.returns(out).build()
+    assert re.search(r"unsigned\(t\d", emit(graph))
+    assert compile_only(graph)
+    check(graph)

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.hardware import H100
+from mirage_dsl.search.driver import search
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.combined import words
+from tests.end_to_end.tracing import traced
 
 ROWS, GROUP = 1024, 64
 
@@ -84,3 +87,23 @@ def test_halves_of_bytes(rows: int) -> None:
     (name,) = (n for n in graph.extent_of if n.endswith("_pairs"))
     part = graph.with_extents({name: 40})
     is_right(part, with_scales, halves(rows, 4096, 80))
+
+
+def test_a_scale_stays_ahead_of_what_would_overflow_without_it() -> None:
+    """As between two products of a gated MLP, where f16 holds no sum of raw bytes."""
+
+    def mlp(x: Any, gate: Any, up: Any, first: Any, second: Any, down: Any) -> Any:
+        gated = functional.silu((x @ gate.to(x.dtype).T) * first)
+        return (gated * ((x @ up.to(x.dtype).T) * second)) @ down
+
+    rng, k = torch.Generator().manual_seed(0), 2048
+    x = torch.randn(8, k, generator=rng).half()
+    bytes_ = torch.randint(-127, 128, (2, 64, k), generator=rng).to(torch.int8)
+    scales = [torch.tensor([q / (74 * k**0.5)]).half() for q in (8, 1)]
+    down = torch.randn(64, 64, generator=rng).half()
+    tensors = [x, *bytes_, *scales, down]
+    exact = mlp(*(t.double() if t.dtype == torch.half else t for t in tensors))
+    found = search(traced(mlp, tensors), H100, k=3)
+    for candidate in found.candidates:
+        (out,) = TritonExecutable(candidate.mugraph, interpret=True)(*tensors)
+        assert (out.double() - exact).norm() / exact.norm() < 3e-3
