@@ -825,15 +825,15 @@ class _Walk:
 
     def _forward(self, layer: Any, space: dict[str, Any]) -> Any:
         """What a call of a module runs: its own `forward`, or that of its class."""
-        found: Any = _GONE
         kind = _type_of(layer)
+        found: Any = _GONE
         for holder, read in (
             (layer, partial(space.get, "forward", _GONE)),
             (kind, partial(getattr, kind, "forward", _GONE)),
         ):
-            value = read()
-            self._compare(holder, "forward", read, value)
-            found = value if found is _GONE else found
+            if found is _GONE:
+                found = read()
+                self._compare(holder, "forward", read, found)
         return found
 
     def _hooks(self, space: dict[str, Any], path: str, depth: int) -> list[object]:

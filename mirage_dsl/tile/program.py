@@ -644,13 +644,10 @@ def few_columns(
 
 
 def _is_few(side: Sequence[Dim], extents: Mapping[str, int | None]) -> bool:
-    """Whether a side is of whole dims, of few elements."""
-    lanes = [power_of_two(extents.get(d.name) or MANY) for d in side]
-    return all(d == d.whole for d in side) and prod(lanes) <= FEWEST_COLUMNS
-
-
-MANY = 2**20
-"""For an extent that is not known."""
+    """Whether a side is of whole dims of known extents, of few elements."""
+    lanes = [power_of_two(e) for d in side if (e := extents.get(d.name)) is not None]
+    whole = len(lanes) == len(side) and all(d == d.whole for d in side)
+    return whole and prod(lanes) <= FEWEST_COLUMNS
 
 
 class Sizes(Protocol):

@@ -104,9 +104,8 @@ def counts_elsewhere(program: KernelGraph, candidate: KernelGraph) -> str | None
 def counted(graph: KernelGraph) -> Counted:
     """What a graph does with counts, at its extents."""
     types = kernel_types(graph)
-    blocks = {v for b in graph.blocks for v in (*b.sources, *b.results)}
     whole = any(_is_whole(t.dtype) for t in types.values())
-    if not whole and not graph.indices and not blocks:
+    if not whole and not graph.indices and not graph.blocks:
         return Counted(WIDEST, "", frozenset())
     return _Counting(graph, types).found()
 

@@ -1016,7 +1016,7 @@ def power(a, b):
 def log1p(a):
     """The logarithm of 1 + a, also where a is next to nothing beside 1."""
     b = 1.0 + a
-    # What was added in truth: of a tenth more the logarithm is a tenth more as well.
+    # `b` has only `added` of `a`, and the logarithm of a bit more is as much more.
     added = b - 1.0
     near = tl.log(b) * (a / tl.where(added == 0.0, 1.0, added))
     return tl.where(added == 0.0, a, tl.where(a > 1e6, tl.log(b), near))
