@@ -60,6 +60,7 @@ from mirage_dsl.ir.maps import derived_extents, partial_extents
 from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST
+from mirage_dsl.tile.combined import DEALT_AT_ONCE
 from mirage_dsl.tile.program import SMALLEST_DOT
 
 # -- Memory ----------------------------------------------------------------------------
@@ -346,6 +347,8 @@ def _ahead(count: Numbers, footprint: Footprint) -> Numbers:
     stages, rounds = footprint.points.num_stages, footprint.iterations
     free = np.where(count >= stages, count - 1.0, count - IN_USE)
     free = np.where(stages > 1, np.minimum(free, rounds), 1.0)
+    written_out = footprint.dealt & (rounds == DEALT_AT_ONCE)
+    free = np.where(written_out, rounds, free)
     return np.where(count > 0, np.where(rounds > 1, free, 1.0), 0.0)
 
 
@@ -472,7 +475,7 @@ def _waiting(footprint: Footprint) -> Numbers:
     small = small & (loads.word[own] < BYTES_PER_COPY)
     each = hardware.synchronous_load * (small & staged).sum(axis=0)
     ahead = staged & ~loads.turned[own][:, None]
-    ahead = ahead | picks(footprint)
+    ahead = ahead | picks(footprint) | footprint.dealt
     steps = np.where(ahead, 0.0, sizes[own]).sum(axis=0)
     early = sizes[~own & ~loads.late].sum(axis=0)
     latency = hardware.dram_latency
@@ -607,9 +610,8 @@ def _overlapped(
 ) -> Numbers:
     """Seconds of both; blocks whose loads do not run ahead overlap with others only."""
     hardware = footprint.hardware
-    ahead = (footprint.iterations > 1) & (footprint.points.num_stages > 1)
     together = np.minimum(resident, footprint.blocks / hardware.sms)
-    power = np.where(ahead, OVERLAP_NORM, np.clip(together, 1.0, SHARED_NORM))
+    power = np.where(footprint.ahead, OVERLAP_NORM, np.clip(together, 1.0, SHARED_NORM))
     return (memory**power + arithmetic**power) ** (1.0 / power)
 
 
@@ -730,6 +732,7 @@ def _product_times(footprint: Footprint, readers: Numbers) -> tuple[Numbers, Num
     # Warps share out the products of a batch first, which do not wait for each other.
     chain = depth / SMALLEST_DOT * step * batch / _sharing(footprint)
     reading = _operand_reads(footprint, readers) / hardware.shared_rate_per_sm
+    reading = np.where(footprint.dealt, 0.0, reading)
     seconds = np.maximum(np.maximum(work / rate, chain), reading)
     if own.exact.any():
         results = rows * columns / (footprint.block_warps * WARP)
@@ -805,6 +808,7 @@ def _exchanges(footprint: Footprint, readers: Numbers) -> Numbers:
         moved = moved / hardware.shared_rate_per_sm + hardware.reduction_step
         moved = moved * footprint.asynchronous[own.product]
         cost = np.where(own.lane[:, None], moved, cost)
+    cost = np.where(footprint.dealt & own.looped, 0.0, cost)
     return (cost * _times(own.looped, footprint))[counts].sum(axis=0)
 
 

@@ -59,7 +59,7 @@ from mirage_dsl.tile.build import (
     memory_order,
     vector_products,
 )
-from mirage_dsl.tile.combined import packed, runs, words
+from mirage_dsl.tile.combined import Deal, deal, packed, runs, words
 from mirage_dsl.tile.program import (
     SMALLEST_DOT,
     Cast,
@@ -1006,6 +1006,15 @@ class ProgramFacts:
     def flow(self) -> Flow:
         """Who makes and reads its values."""
         return Flow(self.program)
+
+    @cached_property
+    def deal(self) -> Deal | None:
+        """How it can deal words to the matrix unit; None if it cannot."""
+        taken = self.flow.words
+        if not taken:
+            return None
+        found = deal(self.program, taken, runs(self.program, lambda _: True))
+        return None if found is None or found.when is False else found
 
     @cached_property
     def products(self) -> tuple[Product, ...]:

@@ -25,6 +25,7 @@ from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS, WARP, Hardware
 from mirage_dsl.core.types import Dim, TensorType
 from mirage_dsl.cost.facts import BlockFacts, Live, ProgramFacts, as_column
 from mirage_dsl.ir.graph import BlockGraph, LoopBound, Split, dims_of, grid_axes
+from mirage_dsl.tile.combined import DEALT_REGISTERS, DEALT_WARPS
 from mirage_dsl.tile.program import (
     SMALLEST_DOT,
     Formula,
@@ -80,7 +81,7 @@ def points_of(block: BlockGraph) -> Points:
 
 KEPT = frozenset(
     {"pieces", "padded", "sizes", "tall", "grouped", "buffers", "block_warps"}
-    | {"blocks", "counted", "iterations"}
+    | {"blocks", "counted", "iterations", "dealt"}
 )
 """Arrays of a footprint whose last axis are the points."""
 
@@ -162,6 +163,12 @@ class Footprint:
         """How many lanes tiles have along a piece."""
         return self.padded[self.facts.place[dim]]
 
+    def loose(self, dim: Dim) -> NDArray[np.bool_]:
+        """Whether lanes of a piece can lie outside of its dim."""
+        at = self.facts.place[dim]
+        own = self.pieces[at]
+        return (self.padded[at] > own) | (self._extent(dim.name) % own > 0)
+
     def at(self, number: Number) -> NDArray[Any]:
         """A number of the program at every point."""
         found: Any = number
@@ -180,6 +187,22 @@ class Footprint:
     def block_warps(self) -> Numbers:
         """Warps of a block, more than the schedule's where a product has many rows."""
         return self.at(self.facts.program.warps).astype(np.float64)
+
+    @cached_property
+    def dealt(self) -> NDArray[np.bool_]:
+        """Where loads of the loop give threads what they multiply."""
+        found = self.facts.deal
+        return self.at(False if found is None else found.when).astype(np.bool_)
+
+    @property
+    def ahead(self) -> NDArray[np.bool_]:
+        """Where loads of the loop run ahead of what is computed.
+
+        They do where threads are dealt what they multiply: other blocks compute, and
+        the loop may be written out.
+        """
+        staged = (self.points.num_stages > 1) | self.dealt
+        return staged & (self.iterations > 1)
 
     # -- Products and stages -----------------------------------------------------------
 
@@ -533,6 +556,12 @@ def resources(footprint: Footprint, live: Live | None = None) -> Resources:
     facts, points, hardware = footprint.facts, footprint.points, footprint.hardware
     limits, shared = hardware.architecture, _shared_bytes(footprint)
     registers = _registers(footprint, live or facts.live)
+    dealt = footprint.dealt
+    if dealt.any():
+        # What the loop reads goes to registers, and to no more than compilers may use.
+        shared = np.where(dealt, BASE_SHARED, shared)
+        most = DEALT_REGISTERS * np.minimum(1.0, DEALT_WARPS / footprint.block_warps)
+        registers = np.where(dealt, np.minimum(registers, most), registers)
     values = list(facts.tables.value.values())
     largest = footprint.sizes[values].max(axis=0, initial=1.0)
     threads = footprint.block_warps * WARP

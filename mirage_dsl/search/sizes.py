@@ -92,7 +92,9 @@ FEWEST_ROUNDS = 4
 """Fewest iterations over the part of a dim whose elements are taken one by one."""
 
 PARTS_OF_WARPS = (4, 8)
-"""Tiles of a dim of which each warp of a block has a part."""
+PARTS_DEALT = (*PARTS_OF_WARPS, 16)
+"""Tiles of a dim of which each warp of a block has a part, or some parts where threads
+are dealt what they multiply."""
 
 MOST_BLOCKS = 2**20
 """Most blocks of a launch worth a thought."""
@@ -481,7 +483,8 @@ class _Sweep:
         if name in self.facts.batch_dims:
             return (1,)
         if name in self.facts.warp_dims:
-            return [parts for parts in PARTS_OF_WARPS if parts <= extent]
+            parts = PARTS_DEALT if self.facts.plain.deal else PARTS_OF_WARPS
+            return [count for count in parts if count <= extent]
         if name in self.facts.matrix_dims:
             least = 1 if name in self.facts.joint_dims else SMALLEST_DOT
             return _powers(least, LARGEST_SMALLEST_DOT, extent)
@@ -500,7 +503,7 @@ class _Sweep:
         elif loads.windows.any():
             # A warp wants neighbours, and windows do not go through shared memory.
             usual, stages = usual | {1, 2}, (1,)
-        elif self.facts.copies_words:
+        elif self.facts.copies_words or self.facts.plain.deal:
             stages = (1, *stages)
         warps = warps or usual
         stages = stages if looped else (2,)

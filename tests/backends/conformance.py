@@ -758,7 +758,106 @@ def pairs_of_halves(a: int = 8) -> KernelGraph:
     return parse(_PAIRS_OF_HALVES.format(a=a))
 
 
+_DEALT_BYTES = """mirage 1
+
+mugraph dealt(x: f16[m, (a b p)], w: {dtype}[n, (a b p)]) -> f32[m, n]
+where m = {rows}, a = {a}, b = {b}, p = 2, n = {n} {{
+  y = block grid(n / 16) loop(a / {parts}) num_warps({warps}) num_stages({stages}) {{
+    x_t = load x[m, (a/loop b p)]
+    w_t = load w[n/grid, (a/loop b p)]
+    {convert}
+    q = matmul v, x_t over(b, p)
+    s = accumulate q
+    t = sum s over(a)
+    store y[m, n/grid] = t
+  }}
+  return y
+}}
+"""
+
+
+def dealt_bytes(
+    dtype: str = "f8e4m3",
+    rows: int = 5,
+    *,
+    a: int = 16,
+    b: int = 32,
+    n: int = 48,
+    parts: int = 8,
+    warps: int = 8,
+    stages: int = 1,
+) -> KernelGraph:
+    """A product with bytes that lie together along what is summed.
+
+    Args:
+        dtype: Of the bytes.
+        rows: Of the other factor.
+        a: Parts of what is summed.
+        b: Pairs of bytes in a part.
+        n: Rows of bytes.
+        parts: In an iteration.
+        warps: Of a block.
+        stages: Of the loop.
+    """
+    convert = FLOATS if dtype.startswith("f") else WHOLE
+    return parse(
+        _DEALT_BYTES.format(
+            dtype=dtype,
+            convert=convert,
+            rows=rows,
+            a=a,
+            b=b,
+            n=n,
+            parts=parts,
+            warps=warps,
+            stages=stages,
+        )
+    )
+
+
+_DEALT_HALVES = """mirage 1
+
+mugraph dealt(x: f16[m, (a b p h)], w: u8[n, (a b p)], s: f16[n, a]) -> f32[m, n]
+where m = {rows}, a = {a}, b = 32, p = 2, h = 2, n = 32 {{
+  i = index h
+  y = block grid(n / 16) loop(a / {parts}) num_warps(4) num_stages({stages}) {{
+    i_t = load i[h]
+    j = mul i_t, 4
+    k = to_u8 j
+    x_t = load x[m, (a/loop b p h)]
+    w_t = load w[n/grid, (a/loop b p)]
+    s_t = load s[n/grid, a/loop]
+    r = shift_right w_t, k
+    c = bit_and r, 15
+    d = to_i8 c
+    e = sub d, 8
+    f = to_f32 e
+    v = cast f dtype(f16)
+    q = matmul v, x_t over(b, p, h)
+    g = mul q, s_t
+    z = accumulate g
+    t = sum z over(a)
+    store y[m, n/grid] = t
+  }}
+  return y
+}}
+"""
+
+
+def dealt_halves(
+    rows: int = 5, *, a: int = 16, parts: int = 4, stages: int = 1
+) -> KernelGraph:
+    """The same with halves of bytes, and a scale for each part of what is summed."""
+    return parse(_DEALT_HALVES.format(rows=rows, a=a, parts=parts, stages=stages))
+
+
 def _pairs_of_bytes() -> Iterator[tuple[str, KernelGraph]]:
+    for dtype in ("f8e4m3", "f8e5m2", "u8", "i8"):
+        yield f"dealt {dtype}", dealt_bytes(dtype)
+    yield "dealt bytes, one row", dealt_bytes(rows=1, parts=16)
+    yield "dealt bytes, eight rows", dealt_bytes(rows=8, warps=4)
+    yield "dealt halves of bytes", dealt_halves()
+    yield "dealt halves of bytes, one row", dealt_halves(1, parts=8)
     for dtype in ("f8e4m3", "f8e5m2", "u8", "i8"):
         yield f"pairs of {dtype}", pairs_of_bytes(dtype)
     yield "pairs of bytes swapped", pairs_of_bytes(schedule="swap_operands(true)")

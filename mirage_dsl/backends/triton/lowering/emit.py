@@ -435,6 +435,8 @@ class Launcher:
             f"num_stages={schedule.num_stages}",
             "enable_fp_fusion=True",
         ]
+        if kernel.registers is not None:
+            arguments.append(f"maxnreg={kernel.registers}")
         if schedule.pdl:
             arguments.append("launch_pdl=EARLY.value")
         grid = ", ".join(self._host(g) for g in kernel.grid)
@@ -993,6 +995,35 @@ def kept(a):
 """The functions, by their names."""
 
 
+# -- Words dealt to the matrix unit ----------------------------------------------------
+# What emitted modules call for `tile.combined.deal`.  Of what is summed, a thread of
+# the matrix unit takes two neighbours, three more threads the next ones, and so on: for
+# each thread these are its neighbours in memory, on both sides of the product.
+
+DEALING: Mapping[str, str] = MappingProxyType(
+    {
+        "dealt_rows": '''
+@triton.jit
+def dealt_rows(a, parts: tl.constexpr):
+    """Words of eight rows of each part in turn, as [part, row, word]."""
+    rows: tl.constexpr = a.shape[0] // parts
+    b = tl.reshape(a, (rows // 8, parts, 8, 4, a.shape[1] // 8, 2))
+    return tl.reshape(tl.permute(b, (1, 0, 2, 4, 3, 5)), (parts, rows, a.shape[1]))
+''',
+        "dealt_columns": '''
+@triton.jit
+def dealt_columns(a, parts: tl.constexpr, numbers: tl.constexpr):
+    """Words of so many numbers, as threads load them, as [part, number, column]."""
+    times: tl.constexpr = a.shape[0] // (32 * parts)
+    b = tl.reshape(a, (times, parts, 8, 4, a.shape[1] // (2 * numbers), 2, numbers))
+    b = tl.permute(b, (1, 0, 4, 3, 5, 6, 2))
+    return tl.reshape(b, (parts, times * 4 * a.shape[1], 8))
+''',
+    }
+)
+"""The functions, by their names."""
+
+
 # -- Functions that templates call -----------------------------------------------------
 
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
@@ -1121,6 +1152,7 @@ def remainder(a, b):
     return tl.where(other, rest + b, rest)
 ''',
         **UNPACKING,
+        **DEALING,
     }
 )
 """Functions that an emitted module defines when a template calls them."""

@@ -65,11 +65,18 @@ from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, MUL, SUB, WHERE
 from mirage_dsl.tile.build import build, memory_order, suited
 from mirage_dsl.tile.combined import (
+    DEALT_AT_ONCE,
+    DEALT_BYTES,
+    DEALT_ROWS,
+    DEALT_THREADS,
+    Deal,
+    Dealt,
     Narrowed,
     Stretch,
     Unpacked,
     Written,
     changes,
+    deal,
     packed,
     positions,
     runs,
@@ -112,12 +119,14 @@ from mirage_dsl.tile.program import (
     Wait,
     counts_down,
     has_excess,
+    iterations,
     launch_order,
     loop_parts,
     makes,
     partial_of,
     power_of_two,
     reads,
+    value,
     walk,
 )
 
@@ -129,6 +138,7 @@ RESERVED = frozenset(
     | {"COMPILED", "kept", "high_halves", "low_halves", "signed", "unsigned"}
     | {"atan2", "expm1", "floor_divide", "fmod", "log1p", "remainder", "round_even"}
     | {"tanh", "to_f8e4m3", "to_f8e5m2"}
+    | {"dealt_columns", "dealt_rows"}
     | {"e4m3_pairs", "e5m2_pairs", "half_pairs", "signed_pairs", "unsigned_pairs"}
     | HELPERS.keys()
     | set(dir(builtins))
@@ -357,6 +367,7 @@ class KernelPlan:
         lines: Its source.
         words: Tensors of which it loads two elements as one word, with the dim of the
             two.
+        registers: Of a thread at most; None is as many as it can use.
     """
 
     name: str
@@ -365,6 +376,7 @@ class KernelPlan:
     grid: tuple[str, ...]
     lines: tuple[str, ...]
     words: Mapping[str, str] = field(default_factory=dict[str, str])
+    registers: int | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -799,6 +811,7 @@ class Places:
         self._starts: dict[Dim, str] = {}
         self._masks: dict[Dim, str] = {}
         self._loop_masks: dict[Dim, str] = {}
+        self._deals: dict[Dealt, Lanes] = {}
         self._in_loop = False
 
     # -- Program ids and positions -------------------------------------------------
@@ -911,6 +924,62 @@ class Places:
         found = {d: self._first(self._pieces[d]) for d in side[:-1]}
         return {**found, side[-1]: name}
 
+    def dealt(self, load: Dealt, at_once: int) -> Lanes:
+        """Where what is dealt lies, and which of it exists.
+
+        Args:
+            load: How it is dealt.
+            at_once: How many elements a thread loads at once.
+        """
+        if load not in self._deals:
+            self._deals[load] = (
+                self._dealt_rows(load)
+                if load.of_rows
+                else self._dealt_columns(load, at_once)
+            )
+        return self._deals[load]
+
+    def _dealt_rows(self, load: Dealt) -> Lanes:
+        parts, rows = self._pieces.shape((load.batch, load.side))
+        order = (load.side, load.run[-1])
+        lane = self._dealt_lanes(load, parts * rows)
+        part = self._assign(load, "part", f"{lane} // {DEALT_ROWS} % {parts}")
+        row = f"{lane} // {DEALT_ROWS * parts} * {DEALT_ROWS} + {lane} % {DEALT_ROWS}"
+        first = self._first(self._pieces[load.side])
+        at = self._assign(load, "at", f"{first} + {row}" if first else row)
+        across = subscript(order[:1], order)
+        return Lanes(order, {load.batch: part + across, load.side: at})
+
+    def _dealt_columns(self, load: Dealt, at_once: int) -> Lanes:
+        (parts,), count = self._pieces.shape((load.batch,)), DEALT_ROWS
+        each = prod(self._pieces.shape(load.run)) // DEALT_THREADS
+        threads = DEALT_THREADS * count * parts
+        lane = self._dealt_lanes(load, each // at_once * threads)
+        part = self._assign(
+            load, "part", f"{lane} // {DEALT_THREADS * count} % {parts}"
+        )
+        column = self._assign(load, "column", f"{lane} // {DEALT_THREADS} % {count}")
+        order = (load.side, Dim("at once"))
+        across, inner = (subscript((d,), order) for d in order)
+        quarter, later = f"{lane} % {DEALT_THREADS}", f"{lane} // {threads}"
+        along = f"({quarter} * {each} + {later} * {at_once}){across}"
+        along = f"{along} + tl.arange(0, {at_once}){inner}"
+        starts = dict.fromkeys(load.run[:-1], "")
+        starts[load.run[-1]] = self._assign(load, "along", along)
+        starts[load.batch] = part + across
+        starts[load.side] = column
+        mask = " & ".join(self._conditions(self._pieces[load.side], column, column))
+        return Lanes(order, starts, f"({mask}){across}" if mask else "")
+
+    def _dealt_lanes(self, load: Dealt, count: int) -> str:
+        """A variable for the lanes of what is dealt."""
+        wide = ".to(tl.int64)" if self._wide else ""
+        return self._assign(load, "lane", f"tl.arange(0, {count}){wide}")
+
+    def _assign(self, load: Dealt, what: str, text: str) -> str:
+        """A variable about what is dealt."""
+        return self._writer.define(f"{load.side.name}_{load.batch.name}_{what}", text)
+
     def part(self, name: str) -> str:
         """The first position of the block's part of a dim that the grid splits."""
         tile = next(s.tile for a in self._axes for s in a if s.dim == name)
@@ -944,7 +1013,11 @@ class Places:
 
     def _outside_loop(self, piece: Piece) -> list[str]:
         """Conditions on a lane that do not change from iteration to iteration."""
-        lane = self._lanes[piece.dim]
+        dim = piece.dim
+        return self._conditions(piece, self._lanes[dim], self._starts[dim])
+
+    def _conditions(self, piece: Piece, lane: str, at: str) -> list[str]:
+        """The same of some lanes, and of the positions that they have."""
         terms: list[str] = []
         if piece.loop_tile is not None:
             if piece.padded:
@@ -953,8 +1026,7 @@ class Places:
         if piece.grid_tile is not None and piece.padded:
             terms.append(f"({lane} < {piece.grid_tile})")
         if piece.ragged_grid:
-            at, size = self._starts[piece.dim], self._size(piece.dim.name)
-            terms.append(f"({at} < {size})")
+            terms.append(f"({at} < {self._size(piece.dim.name)})")
         if piece.grid_tile is None and piece.padded:
             terms.append(f"({lane} < {self._size(piece.dim.name)})")
         return terms
@@ -1015,6 +1087,21 @@ class Address:
 
     first: str
     step: str
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Where the lanes of a loaded tile lie.
+
+    Attributes:
+        order: The axes.
+        starts: Positions in the first iteration, where they are not the tile's.
+        inside: Which of them exist, where the masks of the tile's axes do not say it.
+    """
+
+    order: Order
+    starts: Mapping[Dim, str]
+    inside: str = ""
 
 
 class Memory:
@@ -1383,6 +1470,10 @@ class _Printer:
         }
         self._packed = packed(program, lambda d: pieces[d].width, self._words)
         self._runs = runs(program, lambda d: not pieces[d].loose)
+        self._dealt: Mapping[str, Dealt] = {}
+        dealt = deal(program, self._words, self._runs) if self._words else None
+        if dealt is not None and value(dealt.when, pieces):
+            self._dealt = dealt.loads
         self._changes = changes(program, around.over)
         self._variables: dict[str, Variable] = {}
         # Truth values as bits, by the names of those that are numbers.
@@ -1442,7 +1533,8 @@ class _Printer:
         schedule = replace(block.schedule, num_warps=program.warps)
         block = replace(block, schedule=schedule)
         read = {self._loads[v].source: d.name for v, d in self._words.items()}
-        return KernelPlan(program.name, block, params, grid, lines, read)
+        registers = Deal.registers(program.warps) if self._dealt else None
+        return KernelPlan(program.name, block, params, grid, lines, read, registers)
 
     def _narrowed(self, narrowed: Narrowed) -> None:
         """The kernel with those blocks along an axis that are at places."""
@@ -1489,7 +1581,10 @@ class _Printer:
         if not self._ranges:
             self._ranges = self._parts()
         first, end = self._ranges[loop.part]
-        self._writer.line(f"for it in tl.range({first}, {end}, num_stages={stages}):")
+        ahead = f"num_stages={stages}"
+        if self._dealt and iterations(self._program) == DEALT_AT_ONCE:
+            ahead += f", loop_unroll_factor={DEALT_AT_ONCE}"
+        self._writer.line(f"for it in tl.range({first}, {end}, {ahead}):")
         self._writer.indent()
         self._tiles.enter()
         before = len(self._writer.lines)
@@ -1646,19 +1741,34 @@ class _Printer:
 
     def _address(self, load: Load) -> Address:
         pointer, strides = self._signature.access(self._key(load))
+        lanes = self._lanes_of(load)
         if load.result in self._words:
-            return self._address_of_words(load, pointer, strides)
+            return self._address_of_words(load, pointer, strides, lanes)
         along = None if load.along is None else load.along.dim
-        starts: dict[Dim, str] = {}
-        for side in self._runs.get(load.result, ()):
-            if len(side) > 1:
-                starts |= self._places.run(side)
-        order = self._axes_of(load)
         return self._memory.address(
-            pointer, load.at, strides, order, starts=starts, without=along
+            pointer,
+            load.at,
+            strides,
+            lanes.order,
+            starts=lanes.starts,
+            without=along,
         )
 
-    def _address_of_words(self, load: Load, pointer: str, strides: Strides) -> Address:
+    def _lanes_of(self, load: Load) -> Lanes:
+        """Where the lanes of a loaded tile lie."""
+        dealt = self._dealt.get(load.result)
+        if dealt is not None:
+            return self._places.dealt(dealt, DEALT_BYTES // self._loaded(load).itemsize)
+        starts: dict[Dim, str] = {}
+        merged = () if load.result in self._words else self._runs.get(load.result, ())
+        for side in merged:
+            if len(side) > 1:
+                starts |= self._places.run(side)
+        return Lanes(self._axes_of(load), starts)
+
+    def _address_of_words(
+        self, load: Load, pointer: str, strides: Strides, lanes: Lanes
+    ) -> Address:
         """The address of a tile of words, which count twice as far as elements do."""
         inner, at, steps = self._words[load.result], list[Axis](), list[str | int]()
         for axis, stride in zip(load.at, strides, strict=True):
@@ -1669,7 +1779,7 @@ class _Printer:
             self._assert_fits_words(stride, inside=inner in axis)
         kind = f"tl.pointer_type({TRITON_DTYPE[self._word(load).name]})"
         name = self._bind(f"{load.source}_words", f"{pointer}.to({kind})")
-        return self._memory.address(name, at, steps, self._axes_of(load))
+        return self._memory.address(name, at, steps, lanes.order, starts=lanes.starts)
 
     def _assert_fits_words(self, stride: str | int, *, inside: bool) -> None:
         """Who runs the module by himself is told of a stride that words cannot have."""
@@ -1677,6 +1787,10 @@ class _Printer:
         if str(stride) in params:
             fits = f"{stride} == 1" if inside else f"{stride} % 2 == 0"
             self._writer.line(f"tl.static_assert({fits})")
+
+    def _loaded(self, load: Load) -> DType:
+        """The format of what is loaded: elements, or words of two of them."""
+        return self._word(load) if load.result in self._words else load.tile.dtype
 
     @staticmethod
     def _word(load: Load) -> DType:
@@ -1753,10 +1867,31 @@ class _Printer:
                 moved, inside = self._picked(load, load.along)
                 step = " + ".join(t for t in (address.step, moved) if t)
                 address = replace(address, step=step)
-            self._memory.load(address, axes, name, whole=whole, inside=inside)
+            if load.result in self._dealt:
+                self._load_dealt(load, address, name)
+            else:
+                self._memory.load(address, axes, name, whole=whole, inside=inside)
         self._name(load, name)
         if load.result in self._words:
             self._variables[load.result] = Variable(name, axes, self._word(load))
+
+    def _load_dealt(self, load: Load, address: Address, name: str) -> None:
+        """Load what threads multiply, and give it the axes that the product takes."""
+        dealt, lanes = self._dealt[load.result], self._lanes_of(load)
+        text = f"{address.first} + {address.step}" if address.step else address.first
+        if lanes.inside:
+            other = "0" if self._is_whole(load) else "0.0"
+            text += f", mask={lanes.inside}, other={other}"
+        if dealt.of_rows:
+            # No other block reads it: one has all columns.
+            text += ', eviction_policy="evict_first"'
+        (parts,) = self._pieces.shape((dealt.batch,))
+        function, numbers = "dealt_rows", ""
+        if not dealt.of_rows:
+            function = "dealt_columns"
+            numbers = f", {prod(self._pieces.shape(dealt.run[1:]))}"
+        text = f"{function}(tl.load({text}), {parts}{numbers})"
+        self._writer.assign(name, text)
 
     def _is_whole(self, load: Load) -> bool:
         """Whether what is loaded are integers."""

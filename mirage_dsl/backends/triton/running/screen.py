@@ -194,6 +194,8 @@ def compile_kernel(
         "num_stages": kernel.schedule.num_stages,
         "enable_fp_fusion": True,
     }
+    if kernel.registers is not None:
+        options["maxnreg"] = kernel.registers
     if kernel.schedule.pdl and own.early_launches:
         options["launch_pdl"] = True
 
