@@ -9,8 +9,8 @@ Before → after, where x and w are f16:
 
 A computed value is cast to the format that it has in the unfused program: the one that
 the tensors it depends on are stored in, or f32 if they differ.  So programs of f32
-tensors get no casts.  Integers and floats of 8 bits are in all other floats, and go
-with any.
+tensors get no casts.  Floats of 8 bits are in all other floats, and so are integers up
+to 256, of whatever format; they go with any.
 
 A function that asks for a narrower format, as `x.half()`, rounds.  Most often that is
 storage: what is computed of it is rounded as coarsely again, and a kernel may keep the
@@ -33,6 +33,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mirage_dsl.core.types import DType, TensorType, boolean, f16, f32, promote
+from mirage_dsl.ir.analysis.ranges import (
+    Whole,
+    kept,
+    range_of,
+    range_of_format,
+    range_of_number,
+    within,
+)
 from mirage_dsl.ir.canonical import longer_name
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -41,6 +49,7 @@ from mirage_dsl.ir.graph import (
     BlockNode,
     KernelGraph,
     Load,
+    Operand,
     RunningMax,
     Store,
 )
@@ -50,6 +59,9 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, ROUNDINGS
 
 # -- Casts before products -------------------------------------------------------------
+
+SMALL = Whole(-256, 256)
+"""Integers that bf16 holds, and f16."""
 
 
 def without_casts(block: BlockGraph) -> BlockGraph:
@@ -94,6 +106,8 @@ class _Caster:
         self.types: dict[str, TensorType] = {}
         self.storage: dict[str, DType] = {}
         """The format that each value has in the unfused program."""
+        self.ranges: dict[str, Whole | None] = {}
+        """What is known of integers."""
         self.casts: dict[tuple[str, DType], str] = {}
         self.names = {n.result for n in block.nodes}
 
@@ -115,7 +129,7 @@ class _Caster:
                 own = "dtype" in attrs or inferred.dtype == boolean
                 own = own or node.op.gives is not None
                 stored = inferred.dtype if own else self._common(node.values)
-                widened = node.op.gives == f32 and self._is_narrow(node.values[0])
+                widened = node.op.gives == f32 and self._is_small(node.values[0])
                 if widened or stored.only_stores:
                     # All floats hold these numbers, so others say the format.
                     stored = boolean
@@ -127,10 +141,25 @@ class _Caster:
             case Store():
                 return
         self.types[node.result] = inferred
+        if inferred.dtype.is_integer:
+            self.ranges[node.result] = self._range(node, inferred.dtype)
 
-    def _is_narrow(self, value: str) -> bool:
-        dtype = self.types[value].dtype
-        return dtype.is_integer and dtype.itemsize == 1
+    def _range(self, node: BlockNode, dtype: DType) -> Whole | None:
+        """Between which numbers the integers of a node are."""
+        if not isinstance(node, Apply):
+            return range_of_format(dtype)
+        known = [self._known(o) for o in node.operands]
+        return kept(range_of(node.op, known), dtype)
+
+    def _known(self, operand: Operand) -> Whole | None:
+        if isinstance(operand, str):
+            return self.ranges.get(operand)
+        return range_of_number(None if operand.extents else operand.value)
+
+    def _is_small(self, value: str) -> bool:
+        """Whether all floats of 16 bits hold the integers of a value."""
+        known = self.ranges.get(value)
+        return known is not None and within(known, SMALL)
 
     def _common(self, values: tuple[str, ...]) -> DType:
         return promote(*(self.storage[v] for v in values))

@@ -13,11 +13,21 @@ is "different", and what it does not say may still be so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, boolean
+from mirage_dsl.ir.analysis.ranges import (
+    Given,
+    Whole,
+    kept,
+    product_of,
+    range_of,
+    range_of_format,
+    range_of_number,
+    within,
+)
 from mirage_dsl.ir.graph import (
     Accumulate,
     Apply,
@@ -32,7 +42,6 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, loops_inside_grid
 from mirage_dsl.ops.definition import Kind, Term, Truth
-from mirage_dsl.ops.table import CONVERSIONS, OPERATORS
 
 WIDEST = 8
 """Bytes of the widest format: what does not fit there is nobody's concern."""
@@ -42,29 +51,7 @@ REACHED = 1.5
 """Counts up to here are what trials come to, as whether there is any."""
 MOST_FACTORS = 16
 """Of a product: floats hold that of so many integers."""
-MOST_BITS = 64
-"""By which anything is shifted."""
 
-
-@dataclass(frozen=True)
-class Whole:
-    """What is known of a value of whole numbers, be they integers or floats.
-
-    Attributes:
-        least: None of them is less.
-        most: None of them is more.
-        counted: Whether they hang on a sum, or on several integers that are data.
-        data: Whether they hang on integers that are data.
-    """
-
-    least: float
-    most: float
-    counted: bool = False
-    data: bool = False
-
-
-Given = Sequence[Whole | None]
-"""What is known of operands."""
 Types = Mapping[str, TensorType]
 
 
@@ -110,10 +97,6 @@ def counted(graph: KernelGraph) -> Counted:
     return _Counting(graph, types).found()
 
 
-def _fits(value: Whole, bounds: Whole) -> bool:
-    return bounds.least <= value.least and value.most <= bounds.most
-
-
 def _is_whole(dtype: DType) -> bool:
     return dtype.is_integer or dtype is boolean
 
@@ -132,7 +115,7 @@ class _Counting:
 
     def found(self) -> Counted:
         for item in self._graph.inputs:
-            self._known[item.name] = _of_format(item.type.dtype)
+            self._known[item.name] = range_of_format(item.type.dtype)
         for index in self._graph.indices:
             count = math.prod(self._extents[d.name] for d in index.axis)
             self._known[index.name] = Whole(0, count - 1)
@@ -191,26 +174,17 @@ class _Counting:
     def _apply(self, node: Apply, types: Types) -> None:
         given = [self._operand(o) for o in node.operands]
         match node.op.kind:
-            case Kind.ELEMENTWISE:
-                self._compare(node, given)
-                value = _ELEMENTWISE.get(node.op.name, _unknown)(given)
-            case Kind.VIEW | Kind.CONCAT:
-                value = _all_of(given)
-            case Kind.GATHER:
-                value = given[0]
             case Kind.REDUCTION | Kind.SCAN | Kind.CONTRACTION:
                 value = self._joined(node, given, types)
-            case Kind.LIBRARY:
-                value = None
+            case _:
+                self._compare(node, given)
+                value = range_of(node.op, given)
         self._keep(node.result, value, types)
 
     def _operand(self, operand: Operand) -> Whole | None:
         if isinstance(operand, str):
             return self._known.get(operand)
-        number = operand.exact_at(self._extents)
-        if number is None or number != number // 1:
-            return None
-        return Whole(float(number), float(number))
+        return range_of_number(operand.exact_at(self._extents))
 
     def _joined(self, node: Apply, given: Given, types: Types) -> Whole | None:
         """What a reduction, a scan or a product comes to."""
@@ -218,7 +192,7 @@ class _Counting:
         along = {*node.over, *node.along}
         count = math.prod(self._elements(d) for d in dims if d.name in along)
         if node.op.kind is Kind.CONTRACTION:
-            return self._sum(_product([*given, *given][:2]), count)
+            return self._sum(product_of([*given, *given][:2]), count)
         (value,) = given[:1]
         if value is None or node.op.term is Term.SUM or node.op.name == "cumsum":
             return self._sum(value, count)
@@ -237,14 +211,11 @@ class _Counting:
     def _keep(self, result: str, value: Whole | None, types: Types) -> None:
         """Note what a value is: what its format holds, if it may wrap around."""
         dtype = types[result].dtype
-        bounds = _of_format(dtype)
-        if bounds is not None and value is None:
-            value = bounds
-        elif bounds is not None and value is not None and not _fits(value, bounds):
-            if dtype.itemsize < self._wraps and dtype is not boolean:
-                self._wraps, self._where = dtype.itemsize, result
-            value = replace(bounds, counted=value.counted, data=value.data)
-        self._known[result] = value
+        bounds = range_of_format(dtype)
+        wraps = bounds is not None and value is not None and not within(value, bounds)
+        if wraps and dtype.itemsize < self._wraps and dtype is not boolean:
+            self._wraps, self._where = dtype.itemsize, result
+        self._known[result] = kept(value, dtype)
 
     def _compare(self, node: Apply, given: Given) -> None:
         """Note beside which numbers a count makes a difference."""
@@ -275,141 +246,3 @@ def _turns(name: str, number: float, *, first: bool) -> tuple[float, ...]:
             return (number,)
         case _:
             return below, above
-
-
-def _of_format(dtype: DType) -> Whole | None:
-    """What numbers of a format may be; nothing is known of floats."""
-    if dtype is boolean:
-        return Whole(0, 1)
-    return Whole(dtype.min, dtype.max, data=True) if dtype.is_integer else None
-
-
-# -- Elementwise operators -------------------------------------------------------------
-
-
-def _unknown(given: Given) -> Whole | None:
-    del given
-    return None
-
-
-def _all_of(given: Given) -> Whole | None:
-    """Any of some values."""
-    known = [v for v in given if v is not None]
-    if len(known) < len(given) or not known:
-        return None
-    least, most = min(v.least for v in known), max(v.most for v in known)
-    counted, data = any(v.counted for v in known), any(v.data for v in known)
-    return Whole(least, most, counted, data)
-
-
-def _corners(
-    of: Callable[[float, float], float], *, adds: bool = False
-) -> Callable[[Given], Whole | None]:
-    """What is least and most where it is so at the ends of both operands."""
-
-    def found(given: Given) -> Whole | None:
-        first, second = given
-        if first is None or second is None:
-            return None
-        ends = [
-            of(a, b)
-            for a in (first.least, first.most)
-            for b in (second.least, second.most)
-        ]
-        counted = (
-            first.counted or second.counted or (adds and first.data and second.data)
-        )
-        return Whole(min(ends), max(ends), counted, first.data or second.data)
-
-    return found
-
-
-_product = _corners(lambda a, b: a * b)
-
-
-def _one(of: Callable[[Whole], Iterable[float]]) -> Callable[[Given], Whole | None]:
-    """What is made of one operand, between some numbers."""
-
-    def found(given: Given) -> Whole | None:
-        (value,) = given
-        if value is None:
-            return None
-        ends = list(of(value))
-        return Whole(min(ends), max(ends), value.counted, value.data)
-
-    return found
-
-
-def _size(value: Whole) -> Iterable[float]:
-    largest = max(abs(value.least), abs(value.most))
-    return (0 if value.least <= 0 <= value.most else 1), largest
-
-
-def _truth(given: Given) -> Whole:
-    del given
-    return Whole(0, 1)
-
-
-def _shifted(given: Given) -> Whole | None:
-    """A power of two times as much."""
-    bits = given[1]
-    if bits is None or bits.least < 0 or bits.most >= MOST_BITS:
-        return None
-    return _product([given[0], Whole(2**bits.least, 2**bits.most)])
-
-
-def _shifted_back(given: Given) -> Whole | None:
-    """What is left by a power of two, rounded down."""
-    bits = given[1]
-    if bits is None or bits.least < 0 or bits.most >= MOST_BITS:
-        return None
-    return _divided([given[0], Whole(2**bits.least, 2**bits.most)])
-
-
-def _divided(given: Given) -> Whole | None:
-    """What is left by a positive number, rounded down."""
-    by = given[1]
-    return None if by is None or by.least <= 0 else _quotient(given)
-
-
-_quotient = _corners(lambda a, b: a // b)
-
-
-def _masked(given: Given) -> Whole | None:
-    """Bits that both have: no more than what has no sign."""
-    ends = [v.most for v in given if v is not None and v.least >= 0]
-    return Whole(0, min(ends)) if ends else None
-
-
-def _rest(given: Given) -> Whole | None:
-    """What is left by a number: less than it."""
-    number = given[1]
-    if number is None or number.least <= 0:
-        return None
-    return Whole(0, number.most - 1)
-
-
-def _chosen(given: Given) -> Whole | None:
-    return _all_of(given[1:])
-
-
-_ELEMENTWISE: Mapping[str, Callable[[Given], Whole | None]] = {
-    "add": _corners(lambda a, b: a + b, adds=True),
-    "sub": _corners(lambda a, b: a - b, adds=True),
-    "mul": _product,
-    "maximum": _corners(max),
-    "minimum": _corners(min),
-    "neg": _one(lambda v: (-v.least, -v.most)),
-    "abs": _one(_size),
-    "square": _one(lambda v: (0, v.least**2, v.most**2)),
-    "relu": _one(lambda v: (max(v.least, 0), max(v.most, 0))),
-    "where": _chosen,
-    "bit_and": _masked,
-    "remainder": _rest,
-    "shift_left": _shifted,
-    "shift_right": _shifted_back,
-    "floor_divide": _divided,
-    **{n: _truth for n, op in OPERATORS.items() if op.truth is Truth.COMPARES},
-    **{op.name: _all_of for op in CONVERSIONS.values()},
-}
-"""What is known of results; of all other operators, nothing but their formats."""

@@ -9,6 +9,7 @@ import pytest
 from mirage_dsl.core.types import DType, TensorType, bf16, f16, f32
 from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, KernelGraph
 from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.casts import insert_casts
 from tests.search import blocks
 
@@ -117,3 +118,47 @@ def test_one_cast_serves_two_products_and_stays_in_its_stage() -> None:
     assert len(casts(result)) == 1
     names = [n.result for n in result.nodes]
     assert names[names.index("s") + 1] == casts(result)[0].result
+
+
+WORDS = """mirage 1
+
+mugraph words(x: {x}[m, k], w: {w}[k, n]) -> f32[m, n] where m = 4, k = 64, n = 32 {{
+  y = block grid(n / 16) loop(k / 32) {{
+    x_t = load x[m, k/loop]
+    w_t = load w[k/loop, n/grid]
+    {made}
+    f = to_f32 b
+    q = matmul x_t, f over(k)
+    s = accumulate q
+    store y[m, n/grid] = s
+  }}
+  return y
+}}
+"""
+SMALL = {
+    "b = bit_and w_t, 15": True,
+    "a = shift_right w_t, 4\n    c = bit_and a, 15\n    b = sub c, 8": True,
+    "b = bit_and w_t, 255": True,
+    "b = bit_and w_t, 256": True,
+    "b = bit_and w_t, 511": False,
+    "b = shift_right w_t, 4": False,
+    "b = sub w_t, 8": False,
+    "b = remainder w_t, 100": True,
+    "b = bit_and w_t, -2": False,
+}
+
+
+@pytest.mark.parametrize("x", ["f16", "bf16"])
+@pytest.mark.parametrize("w", ["i32", "i64", "i16"])
+@pytest.mark.parametrize("made", SMALL)
+def test_small_integers_of_wide_formats_go_with_any(made: str, w: str, x: str) -> None:
+    """All floats hold them, so that products need not be of f32."""
+    text = WORDS.format(x=x, w=w, made=made)
+    # Operands of one format first, as the text has to have.
+    product = f"g = cast f dtype({x})\n    q = matmul x_t, g"
+    text = text.replace("q = matmul x_t, f", product)
+    graph = parse(text)
+    outer = kernel_types(graph)
+    block = insert_casts(without_casts(graph), outer)
+    found = {n.attr("dtype") for n in casts(block)}
+    assert found == ({x} if SMALL[made] else {"f32"})
