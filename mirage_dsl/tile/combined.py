@@ -40,6 +40,22 @@ the loop copies nothing ahead, as that goes to shared memory:
     x = load x[m, (a/loop b p)]        →   8 rows of w, of 8 columns m of x, of parts a
     q = product w0, x0 over(b)
 
+**Values held without their factor.**  Attention multiplies each product of a query and
+a key by a constant, takes the maximum of each row, and exponentials of the differences.
+A constant above 0 leaves the order as it is, so the maximum can be one of what is not
+multiplied yet, and the exponential, which has a factor of its own, takes the constant:
+
+    s = mul x, 0.125                       m = max x
+    m = max s                       →      e = exp2((x - m) * (0.125 * log2(e)))
+    e = exp2((s - m) * log2(e))
+
+A difference still comes first: it is exact where both are near, however large they are.
+What else reads a maximum gets `m * 0.125`, one number for a row, which is the same to
+the last bit.  Infinities and masks of -inf are the same with the factor and without it.
+A finite number that a mask puts in, or a bias, is not: such values are as they were.
+The constant is at most 1, since a product with a larger one is infinite where what is
+held is not, and not so small that differences beyond f32 would count.
+
 **Elements changed in place.**  A program has no memory: a cache with a new row is a new
 tensor, chosen element by element from the old one and from the row.
 
@@ -57,19 +73,24 @@ read and written are the rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Literal
 
-from mirage_dsl.core.types import Axis, Dim, f16, f32, i8, u8
+from mirage_dsl.core.types import Axis, Dim, Scalar, f16, f32, i8, u8
 from mirage_dsl.ir.graph import Operand, Split, grid_axes, integer_of
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import (
     ADD,
     BIT_AND,
     CONVERSIONS,
+    DIV,
     EQUAL,
+    EXP,
+    MAXIMUM,
+    MINIMUM,
     MUL,
     OPERATORS,
     SHIFT_RIGHT,
@@ -83,7 +104,9 @@ from mirage_dsl.tile.program import (
     Cast,
     Compute,
     Convert,
+    Finite,
     Lane,
+    Largest,
     Load,
     Mask,
     Merge,
@@ -92,10 +115,14 @@ from mirage_dsl.tile.program import (
     Pick,
     Positions,
     Product,
+    Reduce,
+    Rescale,
+    Start,
     Statement,
     Store,
     Tile,
     TileProgram,
+    Update,
     Wait,
     all_of,
     fold,
@@ -715,6 +742,253 @@ def _fits(load: Dealt, itemsize: int) -> Number:
             opposite(fold("gt", each, DEALT_BYTES // 2)),
         ]
     return all_of(conditions)
+
+
+# -- Values held without their factor --------------------------------------------------
+
+LEAST_FACTOR = 2.0**-60
+"""With this, differences beyond f32 have exponentials of 0 or infinity as well."""
+LARGEST_EXTENT = 2**40
+"""What unknown extents are not above."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a printer may hold without a factor in a tile program.
+
+    Attributes:
+        factors: The values, each with what it has to be multiplied by.
+        rounded: Products that have to be rounded by themselves (`Compute.rounded`), as
+            maxima are subtracted from them then.
+    """
+
+    factors: Mapping[str, Scalar]
+    rounded: frozenset[str]
+
+    def takes(self, statement: Statement, value: str) -> bool:
+        """Whether a statement reads a value as it is held."""
+        return _takes(statement, value, self.factors)
+
+    def factor_of(self, step: Compute | Largest) -> Scalar | None:
+        """What the exponential of a difference takes on."""
+        together = held_together(step)
+        return self.factors[together[0]] if _alike(together, self.factors) else None
+
+
+NONE_HELD = Held({}, frozenset())
+
+
+def held_over(program: TileProgram) -> Held:
+    """The values that may be held without a factor.
+
+    They are products with a constant and what masks of -inf make of them, where only
+    maxima and exponentials relative to these read them; and the maxima, whatever reads
+    them.
+    """
+    statements = [s for s, _ in walk(program.body)]
+    if not any(isinstance(s, Compute) and s.inner is SUB for s in statements):
+        return NONE_HELD
+    return _HeldFinder(program, statements).found()
+
+
+def held_together(statement: Statement) -> tuple[str, ...]:
+    """The values of which a statement makes the same as with a factor, or takes it on.
+
+    All those that it reads and makes, but for conditions and a maximum's `scale`; none
+    where it matters what the factor is.
+    """
+    match statement:
+        case Mask() | Finite() if statement.fill == -math.inf:
+            return statement.operand, statement.result
+        case Convert():
+            return statement.operand, statement.result
+        case Reduce() if statement.op.selects and statement.op.neutral == -math.inf:
+            return statement.operand, statement.result
+        case Largest():
+            return statement.operand, statement.state, statement.result
+        case Update() if statement.op.join is MAXIMUM:
+            return statement.operand, statement.target
+        case Compute():
+            return _computed_together(statement)
+        case _:
+            return ()
+
+
+def _computed_together(step: Compute) -> tuple[str, ...]:
+    if step.op is EXP and step.inner is SUB:
+        read = step.operands
+    elif step.op is MAXIMUM:
+        read = (*step.operands, step.result)
+    elif step.op is WHERE:
+        condition, *chosen = step.operands
+        read = (*(o for o in chosen if not _is_lowest(o)), step.result)
+        read = () if condition in read else read
+    else:
+        return ()
+    names = tuple(o for o in read if isinstance(o, str))
+    return names if len(names) == len(read) else ()
+
+
+def _is_lowest(operand: Operand) -> bool:
+    return isinstance(operand, Scalar) and operand == Scalar(-math.inf)
+
+
+def _alike(values: Iterable[str], factors: Mapping[str, Scalar]) -> bool:
+    """Whether all are held without the same factor."""
+    found = {factors.get(v) for v in values}
+    return len(found) == 1 and None not in found
+
+
+def _takes(statement: Statement, value: str, factors: Mapping[str, Scalar]) -> bool:
+    together = held_together(statement)
+    return value in together and _alike(together, factors)
+
+
+def _factor(statement: Statement, program: TileProgram) -> Scalar | None:
+    """The constant by which a tile is multiplied, if it can be taken on."""
+    if not isinstance(statement, Compute) or statement.op is not MUL:
+        return None
+    numbers = [o for o in statement.operands if isinstance(o, Scalar)]
+    if len(numbers) != 1 or statement.tile.dtype is not f32:
+        return None
+    (factor,) = numbers
+    unknown = [n for n, _ in factor.extents if program.extents.get(n) is None]
+    if any(power > 0 for name, power in factor.extents if name in unknown):
+        return None
+    known = {n: e for n, e in program.extents.items() if e is not None}
+    most = factor.at({**known, **dict.fromkeys(unknown, 1)})
+    least = factor.at({**known, **dict.fromkeys(unknown, LARGEST_EXTENT)})
+    return factor if least >= LEAST_FACTOR and most <= 1.0 else None
+
+
+class _HeldFinder:
+    def __init__(self, program: TileProgram, statements: Sequence[Statement]) -> None:
+        self._program = program
+        self._statements = statements
+        self._tiles = tiles_of(program)
+        self._inside = {v for s, loop in walk(program.body) if loop for v in makes(s)}
+        self._makers: dict[str, list[Statement]] = {}
+        self._readers: dict[str, list[Statement]] = {}
+        for statement in statements:
+            for value in makes(statement):
+                self._makers.setdefault(value, []).append(statement)
+            for value in reads(statement):
+                self._readers.setdefault(value, []).append(statement)
+
+    def found(self) -> Held:
+        factors = self._candidates()
+        while True:
+            kept = {v: c for v, c in factors.items() if self._holds(v, factors)}
+            if len(kept) == len(factors):
+                break
+            factors = kept
+        taken = (self._multiplied(v) for v in factors if v in self._origins)
+        rounded = frozenset(v for value in taken for v in self._products(value) or ())
+        return Held(factors, rounded)
+
+    @cached_property
+    def _origins(self) -> Mapping[str, Scalar]:
+        """Products with a constant that may be held as what is multiplied."""
+        return {
+            value: factor
+            for statement in self._statements
+            if (factor := _factor(statement, self._program)) is not None
+            for value in makes(statement)
+            if self._may_be(value, self._multiplied(value))
+        }
+
+    def _multiplied(self, value: str) -> str:
+        """The tile that is multiplied by a constant."""
+        (tile,) = reads(self._makers[value][0])
+        return tile
+
+    def _may_be(self, value: str, other: str) -> bool:
+        """Whether a value can be held as another one, which stays as it is."""
+        carried = any(isinstance(s, Start) for s in self._makers[other])
+        stays = not carried or value not in self._inside
+        alike = self._tiles[value] == self._tiles[other]
+        return stays and alike and self._products(other) is not None
+
+    def _candidates(self) -> dict[str, Scalar]:
+        """Products with a constant, and all that is made of them."""
+        factors = dict(self._origins)
+        for statement in self._statements:
+            given, *others = held_together(statement) or ("",)
+            if given in factors:
+                for value in makes(statement):
+                    if value in others:
+                        factors.setdefault(value, factors[given])
+        return factors
+
+    def _holds(self, value: str, factors: Mapping[str, Scalar]) -> bool:
+        """Whether a value can be held where these others are."""
+        if value not in self._origins:
+            for made in self._makers[value]:
+                lowest = isinstance(made, Start) and made.value == -math.inf
+                if not lowest and not _takes(made, value, factors):
+                    return False
+        readers = () if value in self._maxima else self._readers.get(value, ())
+        return all(_takes(s, value, factors) for s in readers)
+
+    @cached_property
+    def _maxima(self) -> frozenset[str]:
+        """Maxima, and what else is made of these alone."""
+        found = set[str]()
+        for statement in self._statements:
+            match statement:
+                case Reduce() | Largest() | Update():
+                    found.update(makes(statement))
+                case _:
+                    read = reads(statement)
+                    together = held_together(statement)
+                    if read and all(v in found for v in read if v in together):
+                        found.update(v for v in makes(statement) if v in together)
+        return frozenset(found)
+
+    # -- What maxima are subtracted from then --------------------------------------
+
+    def _products(self, value: str) -> tuple[str, ...] | None:
+        """The products that a value may be as it is, not rounded by themselves.
+
+        None if it may be another number that a difference would be made one operation
+        with.
+        """
+        found: list[str] = []
+        for made in self._makers[value]:
+            inner = self._products_of(made)
+            if inner is None:
+                return None
+            found += inner
+        return tuple(found)
+
+    def _products_of(self, made: Statement) -> Iterable[str] | None:
+        match made:
+            case Load() | Cast() | Start() | Rescale():
+                return ()
+            case Product():
+                return () if made.over else None
+            case Reduce() | Update():
+                return () if made.op.join in _ENDED else None
+            case Convert() | Mask():
+                return self._products(made.operand)
+            case Compute() if made.inner is not None:
+                return None
+            case Compute() if made.op is MUL:
+                return (made.result,)
+            case Compute() if made.op is WHERE:
+                chosen = [o for o in made.operands[1:] if isinstance(o, str)]
+                found = [self._products(o) for o in chosen]
+                known = [f for f in found if f is not None]
+                whole = len(known) == len(found)
+                return [v for each in known for v in each] if whole else None
+            case Compute():
+                return () if made.op in _ENDED else None
+            case _:
+                return None
+
+
+_ENDED = (ADD, SUB, DIV, MAXIMUM, MINIMUM, CONVERSIONS[f32])
+"""Operators whose results no difference is made one operation with."""
 
 
 # -- Elements changed in place ---------------------------------------------------------

@@ -6,7 +6,7 @@ knows them.  Sizes, tiles and schedule are parameters.
 
 from __future__ import annotations
 
-from mirage_dsl.core.types import DType, f16, f32
+from mirage_dsl.core.types import DType, Scalar, f16, f32
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder, one_over
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 
@@ -114,6 +114,7 @@ def attention(
     safe: bool = True,
     keys_last: bool = True,
     norm: bool = False,
+    factor: Scalar | None = None,
     dtype: DType = f16,
     schedule: Schedule | None = None,
 ) -> KernelGraph:
@@ -130,6 +131,7 @@ def attention(
         safe: Keep running maxima.
         keys_last: The keys are (h, d, n), not (h, n, d).
         norm: Normalise queries and keys by their root mean square; logits / 8.
+        factor: Of the logits.
         dtype: Storage format.
         schedule: Of the first kernel; the second overlaps if the first does.
     """
@@ -137,11 +139,9 @@ def attention(
     q = g.input("q", dtype, "h, m, d")
     k = g.input("k", dtype, "h, d, n" if keys_last else "h, n, d")
     v = g.input("v", dtype, "h, n, e")
-    grid = {"h": 1, "m": tile_m}
-    keys = "n/loop"
-    if splits > 1:
-        grid["n"] = -(-n // splits)
-        keys = "n/grid/loop"
+    parts = {} if splits == 1 else {"n": -(-n // splits)}
+    keys = "n/grid/loop" if parts else "n/loop"
+    grid = {"h": 1, "m": tile_m, **parts}
     with g.block(grid=grid, loop=("n", tile_n), schedule=schedule) as b:
         stored = _attention_block(
             b,
@@ -151,6 +151,7 @@ def attention(
             safe=safe,
             keys_last=keys_last,
             norm=norm,
+            factor=factor,
             split=splits > 1,
         )
     if splits > 1:
@@ -181,6 +182,7 @@ def _attention_block(
     safe: bool,
     keys_last: bool,
     norm: bool,
+    factor: Scalar | None,
     split: bool,
 ) -> tuple[str, ...]:
     q, k, v = inputs
@@ -190,6 +192,7 @@ def _attention_block(
     )
     vt = b.load(v, f"h/grid, {keys}, e", name="vt")
     logits = _logits(b, qt, kt, dtype, norm=norm)
+    logits = logits if factor is None else b.mul(logits, factor, name="scores")
     largest = None
     weights = b.exp(logits) if not safe else ""
     if safe:
