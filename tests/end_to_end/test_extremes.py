@@ -152,12 +152,24 @@ def test_a_softmax_and_a_product_keep_nan() -> None:
         check(function, x, w, graphs=graphs)
 
 
-def test_products_below_a_difference_are_rounded_as_in_the_maximum() -> None:
-    """Compilers would subtract the maximum from a product that is not rounded."""
-    graphs = [g for g in graphs_of(scaled, FAR["all 3e38"]) if g.blocks]
+@pytest.mark.parametrize("factor", [0.3, 1.3])
+def test_products_below_a_difference_are_rounded_as_in_the_maximum(
+    factor: float,
+) -> None:
+    """Compilers would subtract the maximum from a product that is not rounded.
+
+    A factor of at most 1 is one of the difference, and there is no product.
+    """
+
+    def function(x: Tensor) -> Tensor:
+        return torch.softmax(x * factor, -1)
+
+    graphs = [g for g in graphs_of(function, FAR["all 3e38"]) if g.blocks]
     assert graphs
     for graph in graphs:
-        assert ", 0.3, 0.0)" in emit(graph)
+        source = emit(graph)
+        assert (f", {factor}, 0.0)" in source) == (factor > 1)
+        assert (f") * ({factor} * 1.44" in source) == (factor < 1)
 
 
 # -- Attention -------------------------------------------------------------------------

@@ -69,6 +69,7 @@ from mirage_dsl.tile.combined import (
     DEALT_BYTES,
     DEALT_ROWS,
     DEALT_THREADS,
+    NONE_HELD,
     Deal,
     Dealt,
     Narrowed,
@@ -77,6 +78,7 @@ from mirage_dsl.tile.combined import (
     Written,
     changes,
     deal,
+    held_over,
     packed,
     positions,
     runs,
@@ -1475,6 +1477,8 @@ class _Printer:
         if dealt is not None and value(dealt.when, pieces):
             self._dealt = dealt.loads
         self._changes = changes(program, around.over)
+        # Stores of parts read values that their statements do not name.
+        self._held = NONE_HELD if self._changes.stores else held_over(program)
         self._variables: dict[str, Variable] = {}
         # Truth values as bits, by the names of those that are numbers.
         self._truths: dict[str, str] = {}
@@ -1572,8 +1576,23 @@ class _Printer:
             if statement.notes:
                 self._writer.comment(statement.notes)
             if not left_out or left_out.isdisjoint(makes(statement)):
+                held = self._multiply_held(statement)
                 self._print[type(statement)](statement)
+                self._variables |= held
         self._writer.comment(closing)
+
+    def _multiply_held(self, statement: Statement) -> Mapping[str, Variable]:
+        """Give a statement what it needs with its factor; what is held in its place."""
+        held: dict[str, Variable] = {}
+        for value in reads(statement) if self._held.factors else ():
+            factor = self._held.factors.get(value)
+            if factor is None or self._held.takes(statement, value):
+                continue
+            tile = held[value] = self._variables[value]
+            text = f"tl.fma({tile.name}, {self._signature.constant(factor)}, 0.0)"
+            name = self._bind(value, text)
+            self._variables[value] = replace(tile, name=name)
+        return held
 
     def _loop(self, loop: Loop) -> None:
         self._hoist()
@@ -1959,17 +1978,19 @@ class _Printer:
         if step.result in self._packed.floats:
             self._unpack(step)
             return
+        if self._is_multiplied_later(step):
+            return
         dtype = self._format(step)
         forms = [self._form(o, order, dtype) for o in step.operands]
         if step.inner is SUB:
             # The difference comes first: it is small where both are large, and then it
             # is exact, while products with log2(e) may overflow, or err by more than 1.
             whole, row = forms
-            text = f"tl.exp2(({whole} - {row}) * {LOG2_E})"
+            text = f"tl.exp2(({whole} - {row}) * {self._log2_e(step)})"
         elif step.inner is not None:
             whole, factor = forms
             text = f"tl.exp2({whole} * ({factor} * {LOG2_E}))"
-        elif step.rounded:
+        elif step.rounded or step.result in self._held.rounded:
             # Compilers make one operation of a product and a difference.  What is left
             # of the largest element less itself is then not 0 but the product's
             # rounding error, and infinite as an exponent where logits are large.
@@ -1979,9 +2000,9 @@ class _Printer:
         else:
             text = step.op.triton.format(*forms)
             if step.result in self._chosen_by:
-                held = self._held(step, text)
-                if held is not None:
-                    self._truth(step, held)
+                bits = self._bits_of(step, text)
+                if bits is not None:
+                    self._truth(step, bits)
                     return
             chosen = self._variables.get(str(step.operands[0]))
             if step.op is WHERE and chosen and chosen.name in self._truths:
@@ -1989,7 +2010,22 @@ class _Printer:
                 text = f"tl.where({holds}, {forms[1]}, {forms[2]})"
         self._name(step, self._bind(step.result, text))
 
-    def _held(self, step: Compute, text: str) -> str | None:
+    def _is_multiplied_later(self, step: Compute) -> bool:
+        """Whether a product is held without its factor: as what is multiplied."""
+        if step.op is not MUL or step.result not in self._held.factors:
+            return False
+        (tile,) = reads(step)
+        self._variables[step.result] = self._variables[tile]
+        return True
+
+    def _log2_e(self, step: Compute | Largest) -> str:
+        """What the difference in an exponential is multiplied by."""
+        factor = self._held.factor_of(step)
+        if factor is None:
+            return str(LOG2_E)
+        return f"({self._signature.constant(factor)} * {LOG2_E})"
+
+    def _bits_of(self, step: Compute, text: str) -> str | None:
         """The bits of a truth value; None where it is but a number."""
         if step.op.triton.endswith(AS_NUMBER):
             return text.removesuffix(AS_NUMBER)
@@ -2251,7 +2287,7 @@ class _Printer:
         name = self._assign(step.result, finite_shift(highest, -math.inf))
         self._name(step, name)
         if step.scale is not None:
-            text = f"tl.exp2(({last} - {name}) * {LOG2_E})"
+            text = f"tl.exp2(({last} - {name}) * {self._log2_e(step)})"
             scale = self._assign(step.scale, text)
             self._variables[step.scale] = Variable(scale, step.tile.axes)
         self._writer.assign(last, highest)
