@@ -1472,10 +1472,7 @@ class _Printer:
         }
         self._packed = packed(program, lambda d: pieces[d].width, self._words)
         self._runs = runs(program, lambda d: not pieces[d].loose)
-        self._dealt: Mapping[str, Dealt] = {}
-        dealt = deal(program, self._words, self._runs) if self._words else None
-        if dealt is not None and value(dealt.when, pieces):
-            self._dealt = dealt.loads
+        self._dealt: Mapping[str, Dealt] = self._deals() if self._words else {}
         self._changes = changes(program, around.over)
         # Stores of parts read values that their statements do not name.
         self._held = NONE_HELD if self._changes.stores else held_over(program)
@@ -1488,6 +1485,13 @@ class _Printer:
         self._addresses: dict[str, Address] = {}
         self._descriptors: dict[str, str] = {}
         self._print = self._methods()
+
+    def _deals(self) -> Mapping[str, Dealt]:
+        """The loads that give threads what they multiply."""
+        found = deal(self._program, self._words, self._runs)
+        if found is None or not value(found.when, self._pieces):
+            return {}
+        return found.loads
 
     def _methods(self) -> Mapping[type, Callable[[Any], None]]:
         """What prints each kind of statement."""
@@ -1584,14 +1588,14 @@ class _Printer:
     def _multiply_held(self, statement: Statement) -> Mapping[str, Variable]:
         """Give a statement what it needs with its factor; what is held in its place."""
         held: dict[str, Variable] = {}
-        for value in reads(statement) if self._held.factors else ():
-            factor = self._held.factors.get(value)
-            if factor is None or self._held.takes(statement, value):
+        for name in reads(statement) if self._held.factors else ():
+            factor = self._held.factors.get(name)
+            if factor is None or self._held.takes(statement, name):
                 continue
-            tile = held[value] = self._variables[value]
+            tile = held[name] = self._variables[name]
             text = f"tl.fma({tile.name}, {self._signature.constant(factor)}, 0.0)"
-            name = self._bind(value, text)
-            self._variables[value] = replace(tile, name=name)
+            made = self._bind(name, text)
+            self._variables[name] = replace(tile, name=made)
         return held
 
     def _loop(self, loop: Loop) -> None:
