@@ -10,7 +10,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import SECTOR
-from mirage_dsl.core.types import Dim, Scalar, TensorType, f32
+from mirage_dsl.core.types import Dim, Scalar, TensorType, f32, i32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.graph import (
@@ -162,7 +162,7 @@ class Flow:
     def is_of_words(self, value: str) -> bool:
         """Whether a value is unpacked of words, where the matrix unit reads them."""
         part = self.packed.floats.get(value)
-        return part is not None and part.lane is not None
+        return part is not None and (part.lane is not None or part.part == "word")
 
     def factors(self, product: Product) -> tuple[str, str]:
         """The values that a product multiplies: that with the rows comes first."""
@@ -1258,6 +1258,12 @@ class BlockFacts:
         return _one_by_one(self.given)
 
     @cached_property
+    def takes_words(self) -> bool:
+        """Whether it loads words of 32 bits beside products."""
+        formats = {self.given.types[load.result].dtype for load in self.block.loads}
+        return i32 in formats and bool(self.products)
+
+    @cached_property
     def warp_dims(self) -> frozenset[str]:
         """Those of which each warp has a part, as of rows of pairs of bytes."""
         return _all_batch_dims(self.given) - self.batch_dims
@@ -1294,17 +1300,18 @@ def _batch_dims(given: Suited[Outer]) -> frozenset[str]:
 
 
 def _takes_pairs(given: Suited[Outer]) -> bool:
-    """Whether a block has joined what it made of pairs, or sums over them."""
-    loads = {load.result for load in given.block.loads}
-    return any(
-        n.op is CONCAT
-        or (n.op is SLICE and n.values[0] in loads and _is_byte(given, n.values[0]))
-        for n in given.block.applies
-    )
+    """Whether a block has joined what it made of pairs, or sums over parts of words."""
+    types, loads = given.types, given.block.loads
+    formats = {load.result: types[load.result].dtype for load in loads}
+    lanes = [formats[n.values[0]] for n in given.block.applies if _is_lane(n, formats)]
+    words = bool(lanes) and i32 in formats.values()
+    joined = any(n.op is CONCAT for n in given.block.applies)
+    return joined or words or any(dtype.itemsize == 1 for dtype in lanes)
 
 
-def _is_byte(given: Suited[Outer], value: str) -> bool:
-    return given.types[value].dtype.itemsize == 1
+def _is_lane(node: Apply, loads: Container[str]) -> bool:
+    """Whether a block takes lanes of what it loads."""
+    return node.op is SLICE and node.values[0] in loads
 
 
 def _all_batch_dims(given: Suited[Outer]) -> frozenset[str]:

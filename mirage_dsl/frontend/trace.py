@@ -22,7 +22,7 @@ from mirage_dsl.core.errors import (
     user_location,
 )
 from mirage_dsl.core.modes import own_mode, result_class
-from mirage_dsl.core.types import TensorSpec
+from mirage_dsl.core.types import TensorSpec, f32
 from mirage_dsl.frontend.arguments import (
     STATE,
     Arguments,
@@ -60,8 +60,8 @@ from mirage_dsl.frontend.tensor import Extreme, Tensor, UnknownAttributeError
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import ROUNDINGS
-from mirage_dsl.rewrite.casts import without_unseen_roundings
+from mirage_dsl.ops.table import CONVERSIONS, ROUNDINGS
+from mirage_dsl.rewrite.casts import with_early_floats, without_unseen_roundings
 from mirage_dsl.rewrite.concats import updates_chosen
 
 Function = Callable[..., Any]
@@ -212,6 +212,8 @@ def _settled(program: KernelGraph) -> KernelGraph:
         program = updates_chosen(program)
     if not ops.isdisjoint(ROUNDINGS.values()):
         program = without_unseen_roundings(program)
+    if CONVERSIONS[f32] in ops:
+        program = with_early_floats(program)
     return program
 
 

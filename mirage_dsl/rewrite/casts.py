@@ -25,6 +25,14 @@ operator that jumps where its operand moves a little.  Before → after, elsewhe
     r = round_f16 x          h = cast x dtype(f16)
     h = cast r dtype(f16)    p = matmul h, w
     p = matmul h, w
+
+What small integers are less others, as weights of 4 bits less their zero points, is
+subtracted as well once they are floats, and then it is a sum like any other: one that a
+search takes products apart by.
+
+    d = sub q, z             a = to_f32 q
+    f = to_f32 d        →    b = to_f32 z
+                             f = sub a, b
 """
 
 from __future__ import annotations
@@ -48,6 +56,7 @@ from mirage_dsl.ir.graph import (
     BlockGraph,
     BlockNode,
     KernelGraph,
+    KernelNode,
     Load,
     Operand,
     RunningMax,
@@ -56,12 +65,17 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_node_type, keep_block_types, kernel_types
 from mirage_dsl.ir.walk import bypassed, users, with_operands, with_returned
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import CAST, ROUNDINGS
+from mirage_dsl.ops.table import ADD, CAST, CONVERSIONS, ROUNDINGS, SUB
 
 # -- Casts before products -------------------------------------------------------------
 
 SMALL = Whole(-256, 256)
 """Integers that bf16 holds, and f16."""
+
+
+def _is_small(known: Whole | None) -> bool:
+    """Whether all floats of 16 bits hold integers."""
+    return known is not None and within(known, SMALL)
 
 
 def without_casts(block: BlockGraph) -> BlockGraph:
@@ -129,7 +143,9 @@ class _Caster:
                 own = "dtype" in attrs or inferred.dtype == boolean
                 own = own or node.op.gives is not None
                 stored = inferred.dtype if own else self._common(node.values)
-                widened = node.op.gives == f32 and self._is_small(node.values[0])
+                widened = node.op.gives == f32 and _is_small(
+                    self.ranges.get(node.values[0])
+                )
                 if widened or stored.only_stores:
                     # All floats hold these numbers, so others say the format.
                     stored = boolean
@@ -154,12 +170,7 @@ class _Caster:
     def _known(self, operand: Operand) -> Whole | None:
         if isinstance(operand, str):
             return self.ranges.get(operand)
-        return range_of_number(None if operand.extents else operand.value)
-
-    def _is_small(self, value: str) -> bool:
-        """Whether all floats of 16 bits hold the integers of a value."""
-        known = self.ranges.get(value)
-        return known is not None and within(known, SMALL)
+        return range_of_number(operand.exact_at({}))
 
     def _common(self, values: tuple[str, ...]) -> DType:
         return promote(*(self.storage[v] for v in values))
@@ -193,6 +204,61 @@ class _Caster:
             if not isinstance(n, Store) and n.result == value
         )
         self.nodes.insert(at + 1, cast)
+
+
+# -- Floats before sums ----------------------------------------------------------------
+
+
+def with_early_floats(program: KernelGraph) -> KernelGraph:
+    """The same program whose sums of two small integers are sums of floats.
+
+    Args:
+        program: A traced program.
+    """
+    types, read = kernel_types(program), users(program.nodes)
+    made = {n.result: n for n in program.applies}
+    ranges = _kernel_ranges(program, types)
+    names, returned = set(types), {r.value for r in program.returns}
+    later: dict[str, Apply] = {}
+    gone: set[str] = set()
+    for node in program.applies:
+        total = made.get(node.values[0]) if node.op is CONVERSIONS[f32] else None
+        if total is None or total.op not in (ADD, SUB) or total.result in returned:
+            continue
+        values = (*total.values, total.result)
+        alone = len(read[total.result]) == 1 and len(values) == total.op.arity + 1
+        if alone and all(_is_small(ranges.get(v)) for v in values):
+            later[node.result] = total
+            gone.add(total.result)
+    if not later:
+        return program
+    nodes: list[KernelNode] = []
+    for node in program.nodes:
+        if not isinstance(node, Apply) or node.result not in later.keys() | gone:
+            nodes.append(node)
+        elif node.result in later:
+            total, floats = later[node.result], list[str]()
+            for value in total.values:
+                floats.append(longer_name(f"{value}_f32", names))
+                names.add(floats[-1])
+                nodes.append(replace(node, result=floats[-1], operands=(value,)))
+            nodes.append(replace(total, result=node.result, operands=tuple(floats)))
+    return replace(program, nodes=tuple(nodes))
+
+
+def _kernel_ranges(
+    program: KernelGraph, types: Mapping[str, TensorType]
+) -> dict[str, Whole | None]:
+    """Between which numbers the integers of a program are."""
+    found = {i.name: range_of_format(i.type.dtype) for i in program.inputs}
+    for node in program.applies:
+        known = [
+            found.get(o) if isinstance(o, str) else range_of_number(o.exact_at({}))
+            for o in node.operands
+        ]
+        dtype = types[node.result].dtype
+        found[node.result] = kept(range_of(node.op, known), dtype)
+    return found
 
 
 # -- Roundings that nothing shows ------------------------------------------------------

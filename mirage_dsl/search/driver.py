@@ -27,6 +27,7 @@ from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.garbage import rarely_collected
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.modes import convolutions_round
+from mirage_dsl.core.types import i32
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import estimate, launched
 from mirage_dsl.cost.footprint import tensor_bytes
@@ -497,15 +498,21 @@ class _Driver:
         Of all plans: what is split to have more blocks does better without, in pairs.
         None where constraints may name the dims that become several.
         """
-        of_bytes = any(i.type.dtype.itemsize == 1 for i in self.program.inputs)
-        if not of_bytes or self.segments.constraints != Constraints():
+        formats = {i.type.dtype for i in self.program.inputs}
+        words = i32 in formats
+        packed = words or any(dtype.itemsize == 1 for dtype in formats)
+        if not packed or self.segments.constraints != Constraints():
             return []
         found = self._made_in_pairs(plans)
         if not found and self.forms and not is_one_kernel(plans[0].graph):
             # What is split between blocks may have no loop whose rows could be parts.
             with self.budget.step(self.budget.joined):
                 whole = self._allowed(self._whole(Cutter(self.forms[-1])))
-                found = self._made_in_pairs(sorted(whole, key=_microseconds))
+                whole = sorted(whole, key=_microseconds)
+                found = self._made_in_pairs(whole)
+                if words:
+                    # Those of 32 bits are taken apart as they are.
+                    found += whole[:MOST_IN_PAIRS]
         return found
 
     def _made_in_pairs(self, plans: Sequence[Plan]) -> list[Plan]:

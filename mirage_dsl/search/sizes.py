@@ -469,8 +469,12 @@ class _Sweep:
         if looped:
             return _powers(4 * SMALLEST_DOT, max(extent // 2, SMALLEST_DOT), extent)
         if name in self.facts.matrix_dims:
+            joint = name in self.facts.joint_dims
+            if joint and self.facts.takes_words:
+                # Columns in words of eight, which are sixteen together from two on.
+                return _powers(1, LARGEST_SMALLEST_DOT, extent)
             tiles = _powers(SMALLEST_DOT, LARGEST_SMALLEST_DOT, extent)
-            return (1, *tiles) if name in self.facts.joint_dims else tiles
+            return (1, *tiles) if joint else tiles
         return _powers(1, LARGEST_TILE_SIDE, extent)
 
     def _loop_tiles(self, allowed: Allowed) -> Sequence[int]:

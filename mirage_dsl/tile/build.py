@@ -374,8 +374,9 @@ class _Splitter:
 
 # -- Lanes of short dims ---------------------------------------------------------------
 
-MOST_APART = 4
-"""Elements of a dim up to which what is summed over it is computed for each apart."""
+MOST_APART, EIGHTHS = 4, 8
+"""Elements of a dim up to which what is summed over it is computed for each apart; and
+of one along which words of 32 bits are taken apart."""
 
 
 def split_lanes(
@@ -400,9 +401,11 @@ def split_lanes(
         around: Its kernel graph.
         types: Of the block's values.
     """
+    words = any(types[load.result].dtype == i32 for load in block.loads)
+    most = EIGHTHS if words else MOST_APART
     for dim in _interleaved(block, around, types):
         extent = around.extents.get(dim.name)
-        if extent is None or not 1 < extent <= MOST_APART:
+        if extent is None or not 1 < extent <= most:
             continue
         parts = _parts_of(dim, extent, around)
         try:
@@ -2717,7 +2720,7 @@ class _Builder:
         part = node.sliced
         assert part is not None
         extent = self._outer.extents.get(part.dim)
-        short = extent is not None and extent <= MOST_APART
+        short = extent is not None and extent <= EIGHTHS
         single = part.length(extent) == 1
         return short and single and Dim(part.dim) in self._tiles[operand].axes
 

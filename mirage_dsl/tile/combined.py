@@ -79,7 +79,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Literal
 
-from mirage_dsl.core.types import Axis, Dim, Scalar, f16, f32, i8, u8
+from mirage_dsl.core.types import Axis, Dim, Scalar, f16, f32, i8, i32, u8
 from mirage_dsl.ir.graph import Operand, Split, grid_axes, integer_of
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.ops.table import (
@@ -138,16 +138,17 @@ from mirage_dsl.tile.program import (
 
 # -- Bytes unpacked in a step ----------------------------------------------------------
 
-Part = Literal["byte", "low", "high", "both"]
-"""Which bits of a byte: all, the lower or the higher four, or both in turn.
+Part = Literal["byte", "low", "high", "both", "word"]
+"""Which bits of a byte: all, the lower or the higher four, or both in turn; or four of
+those of a word of 32 bits.
 
 All bits of a float are the number that it is.
 """
 
 MOST_OFFSET = 1024
 """Offsets up to here: what is left of a byte is a number of f16."""
-HALF = 4
-"""Bits of half a byte."""
+HALF, WORD = 4, 32
+"""Bits of half a byte, and of a word of which eight such are taken."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ class Unpacked:
         less: What is subtracted.
         along: The dim of two lanes that tells which half, where it is both.
         lane: Which byte of a pair, where the source is loaded as words.
+        place: Which four bits of a word of 32, where it is one.
     """
 
     source: str
@@ -167,6 +169,7 @@ class Unpacked:
     less: int = 0
     along: Dim | None = None
     lane: int | None = None
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ def packed(
         words: Its loads of words.
     """
     tiles = tiles_of(program)
-    if all(t.dtype.itemsize > 1 for t in tiles.values()):
+    if all(t.dtype.itemsize > 1 and t.dtype is not i32 for t in tiles.values()):
         return Packed({}, frozenset(), frozenset())
     lanes = lanes or (lambda d: _extent(d, program))
     return _UnpackedFinder(program, tiles, lanes, words).found()
@@ -382,8 +385,10 @@ class _UnpackedFinder:
 
     def _shifted(self, made: Compute, leading: set[str]) -> Unpacked | None:
         value, by = made.operands
-        if not isinstance(value, str) or self._tiles[value].dtype not in (u8, i8):
+        if not isinstance(value, str):
             return None
+        if self._tiles[value].dtype not in (u8, i8):
+            return self._of_word(value, by, leading)
         byte = self._byte(value, leading)
         if byte is None:
             return None
@@ -394,6 +399,25 @@ class _UnpackedFinder:
         along = self._halves(by, leading)
         both = along is not None and byte.lane is None
         return replace(byte, part="both", along=along) if both else None
+
+    def _of_word(self, value: str, by: Operand, leading: set[str]) -> Unpacked | None:
+        """What a mask leaves of a word of 32 bits, shifted by four or several times."""
+        number = self._number(by, leading)
+        if number is None or number % HALF or not 0 <= number < WORD:
+            return None
+        source = value
+        while isinstance(made := self._makers[source], Compute):
+            # As a wider number it has the same bits there.
+            if made.op.gives is None or not made.tile.dtype.is_integer:
+                return None
+            leading.add(source)
+            (source,) = (str(o) for o in made.operands)
+            if self._tiles[source].dtype.itemsize > made.tile.dtype.itemsize:
+                return None
+        loaded = isinstance(made, Load | Convert | Mask | Pick)
+        if not loaded or self._tiles[source].dtype is not i32:
+            return None
+        return Unpacked(source, "word", place=number // HALF)
 
     def _number(self, operand: Operand, leading: set[str]) -> int | None:
         """A constant, also one that is computed of a position that is known."""

@@ -56,11 +56,24 @@ INSTRUCTIONS: Mapping[str, Callable[..., Words]] = {
 
 
 def run_assembly(
-    text: str, words: Words, constants: Sequence[float], results: int = 2
+    text: str,
+    words: Words,
+    constants: Sequence[float],
+    results: int = 2,
+    *others: Words,
 ) -> list[Words]:
-    """The results of the assembly of a function, of words with four bytes each."""
-    registers: dict[str, Words] = {f"${results}": words}
-    for at, constant in enumerate(constants, results + 1):
+    """The results of the assembly of a function, of words with four bytes each.
+
+    Args:
+        text: The assembly.
+        words: The first operand.
+        constants: The last operands, two numbers of f16 each.
+        results: How many there are.
+        *others: Operands between them.
+    """
+    given = (words, *others)
+    registers = {f"${at}": own for at, own in enumerate(given, results)}
+    for at, constant in enumerate(constants, results + len(given)):
         pair = np.full((len(words), 2), constant, np.float16)
         registers[f"${at}"] = pair.view("<u4")[:, 0]
 

@@ -851,7 +851,75 @@ def dealt_halves(
     return parse(_DEALT_HALVES.format(rows=rows, a=a, parts=parts, stages=stages))
 
 
+_EIGHTHS = """mirage 1
+
+mugraph of_words(
+  x: f16[m, (a n h)], w: {dtype}[(a n), d], s: f16[a, d]
+) -> f32[m, d] where m = {rows}, a = 8, n = 16, h = {h}, d = 32 {{
+  i = index h
+  y = block grid(d / 16) loop(a / 4) {{
+    i_t = load i[h]
+    j = mul i_t, {bits}
+    k = {shift}
+    x_t = load x[m, (a/loop n h)]
+    w_t = load w[(a/loop n), d/grid]
+    s_t = load s[a/loop, d/grid]
+    {word}r = {shifted}
+    c = bit_and r, {mask}
+    e = sub c, {less}
+    f = to_f32 e
+    g = cast f dtype(f16)
+    q = matmul x_t, g over(n, h)
+    u = mul q, s_t
+    z = accumulate u
+    t = sum z over(a)
+    store y[m, d/grid] = t
+  }}
+  return y
+}}
+"""
+
+
+def eighths_of_words(
+    rows: int = 5,
+    *,
+    dtype: str = "i32",
+    h: int = 8,
+    bits: int = 4,
+    mask: int = 15,
+    less: int = 8,
+    wide: bool = False,
+) -> KernelGraph:
+    """A product with parts of words, along what is summed.
+
+    Args:
+        rows: Of the other factor.
+        dtype: Of the words.
+        h: Parts of each that are taken.
+        bits: From one part to the next.
+        mask: The bits that are left of a part.
+        less: What is subtracted.
+        wide: Whether the words are of 64 bits when they are shifted.
+    """
+    own = "i64" if wide else dtype
+    return parse(
+        _EIGHTHS.format(
+            dtype=dtype,
+            rows=rows,
+            h=h,
+            bits=bits,
+            mask=mask,
+            less=less,
+            word="v = to_i64 w_t\n    " if wide else "",
+            shifted="shift_right v, k" if wide else "shift_right w_t, k",
+            shift="add j, 0" if own == "i64" else f"to_{own} j",
+        )
+    )
+
+
 def _pairs_of_bytes() -> Iterator[tuple[str, KernelGraph]]:
+    yield "eighths of words", eighths_of_words()
+    yield "eighths of words, as wide ones, one row", eighths_of_words(1, wide=True)
     for dtype in ("f8e4m3", "f8e5m2", "u8", "i8"):
         yield f"dealt {dtype}", dealt_bytes(dtype)
     yield "dealt bytes, one row", dealt_bytes(rows=1, parts=16)

@@ -25,7 +25,11 @@ from mirage_dsl.tile.text import parse as parse_tiles
 from mirage_dsl.tile.text import to_text
 from mirage_dsl.verify.verifier import verify
 from tests.backends.assembly import halves, run_assembly
-from tests.backends.conformance import pairs_of_bytes, pairs_of_halves
+from tests.backends.conformance import (
+    eighths_of_words,
+    pairs_of_bytes,
+    pairs_of_halves,
+)
 from tests.backends.running import check, random_inputs
 
 BYTES = np.arange(256, dtype=np.uint8)
@@ -66,6 +70,18 @@ def test_every_byte_of_words_becomes_its_numbers(name: str, less: int) -> None:
         np.testing.assert_array_equal(halves(result).ravel(), right)
 
 
+@pytest.mark.parametrize("less", [0, 8, 16])
+def test_every_four_bits_of_words_of_32_become_their_number(less: int) -> None:
+    words = np.random.default_rng(0).integers(0, 2**32, 64, dtype=np.uint32)
+    source = UNPACKING["eighths"]
+    constants = [1024.0 + less, 64.0 + less]
+    text = source.split('"""')[3]
+    found = run_assembly(text, words[::2], constants, 8, words[1::2])
+    for at, result in enumerate(found):
+        right = (words >> np.uint32(4 * at) & np.uint32(15)).astype(np.float64) - less
+        np.testing.assert_array_equal(halves(result), right.reshape(-1, 2))
+
+
 # -- The kernels -----------------------------------------------------------------------
 
 
@@ -101,6 +117,52 @@ def test_halves_and_scales_are_taken_apart_in_registers() -> None:
     assert len([s for s, _ in walk(program.body) if isinstance(s, Product)]) == 4
     ptx = str(compile_kernel(made, made.kernels[0], 90).asm["ptx"])
     assert "ld.global" not in ptx, "all loads are copied ahead"
+    check(graph)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("h", [8, 5, 2])
+@pytest.mark.parametrize("rows", [1, 8, 16])
+def test_four_bits_of_words_are_taken_apart_in_registers(
+    rows: int, h: int, wide: bool
+) -> None:
+    graph = eighths_of_words(rows, h=h, wide=wide)
+    (program,) = programs(graph)
+    parts = packed(program)
+    found = {(p.part, p.place, p.less) for p in parts.floats.values()}
+    assert found == {("word", place, 8) for place in range(h)}
+    made = plan(graph)
+    assert made.source.split("def of_words_kernel0")[1].count("eighths(") == 1
+    ptx = str(compile_kernel(made, made.kernels[0], 90).asm["ptx"])
+    loop = ptx[ptx.index("cp.async.wait_group") : ptx.rindex("cp.async.wait_group")]
+    assert "mma.sync" in loop
+    assert "cvt.rn.f32.s32" not in loop
+    check(graph)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        eighths_of_words(bits=3, mask=7, h=8),
+        eighths_of_words(mask=7),
+        eighths_of_words(mask=31, h=7),
+        eighths_of_words(dtype="i16", h=4),
+        eighths_of_words(dtype="i64", h=8),
+        eighths_of_words(less=2000),
+    ],
+)
+def test_other_parts_of_words_are_left_as_they_are(graph: KernelGraph) -> None:
+    (program,) = programs(graph)
+    assert not packed(program).floats
+    check(graph)
+
+
+def test_bits_that_words_of_32_do_not_have_are_shifted_in() -> None:
+    """From 32 on a wider number has nothing but the sign."""
+    graph = eighths_of_words(bits=8, wide=True)
+    (program,) = programs(graph)
+    places = sorted(p.place for p in packed(program).floats.values())
+    assert set(places) == {0, 2, 4, 6}
     check(graph)
 
 

@@ -849,6 +849,7 @@ def _parts_of_words(
     assembly: Sequence[str],
     offsets: Sequence[str],
     plain: Sequence[str],
+    given: int = 1,
 ) -> str:
     """The function that gives some parts of each byte.
 
@@ -858,19 +859,20 @@ def _parts_of_words(
         assembly: Results come first, then the words, then offsets.
         offsets: What is subtracted from the floats that parts are put into.
         plain: What computes the parts without assembly, of the low byte and the high.
+        given: Registers of two words.
     """
     count = len(plain)
     fulls = (f"tl.full(a.shape, {offset}, tl.float16)" for offset in offsets)
     parts = [f"    p{at} = ({text}).to(tl.float32)" for at, text in enumerate(plain)]
-    given = (f"(p{at} - less).to(tl.float16)" for at in range(count))
+    results = (f"(p{at} - less).to(tl.float16)" for at in range(count))
     return _PARTS_OF_WORDS.format(
         name=name,
         what=what,
         assembly="\n".join(f"            {line}" for line in assembly),
-        constraints=",".join(["=&r"] * count + ["r"] * (1 + len(offsets))),
+        constraints=",".join(["=&r"] * count + ["r"] * (given + len(offsets))),
         operands=", ".join(["a", *fulls]),
         formats=", ".join(["tl.float16"] * count),
-        plain="\n".join([*parts, f"    return {', '.join(given)}"]),
+        plain="\n".join([*parts, f"    return {', '.join(results)}"]),
     )
 
 
@@ -885,17 +887,25 @@ def _whole_bytes(given: str) -> list[str]:
     ]
 
 
-def _half_bytes() -> list[str]:
-    """The assembly of halves: the higher ones stand four bits higher, under 64."""
-    lines = ["mov.b32 t, $4;"]
-    for at in (0, 2):
+def _half_bytes(given: Sequence[str]) -> list[str]:
+    """The assembly of halves: the higher ones stand four bits higher, under 64.
+
+    Args:
+        given: What makes `t` of two times two bytes, for each four halves of them.
+    """
+    lines: list[str] = []
+    count = 4 * len(given)
+    less, higher_less = (f"${n}" for n in (count + len(given), count + len(given) + 1))
+    for at in range(0, count, 2):
+        first = at % 4 == 0
         lines += [
+            given[at // 4] if first else "shr.u32 t, t, 8;",
             "lop3.b32 u, t, 0x000f000f, 0x64006400, 0xea;",
-            f"sub.f16x2 ${at}, u, $5;",
+            f"sub.f16x2 ${at}, u, {less};",
             "lop3.b32 u, t, 0x00f000f0, 0x54005400, 0xea;",
-            f"sub.f16x2 ${at + 1}, u, $6;",
+            f"sub.f16x2 ${at + 1}, u, {higher_less};",
         ]
-    return [*lines[:5], "shr.u32 t, t, 8;", *lines[5:]]
+    return lines
 
 
 _HALVES_OF_BYTES = ("a & 15", "a >> 4 & 15", "a >> 8 & 15", "a >> 12 & 15")
@@ -938,9 +948,17 @@ _OF_WORDS: Mapping[str, str] = MappingProxyType(
         "half_pairs": _parts_of_words(
             "half_pairs",
             "The lower and the higher four bits of both bytes",
-            _half_bytes(),
+            _half_bytes(["mov.b32 t, $4;"]),
             ["1024.0 + less", "64.0 + less"],
             _HALVES_OF_BYTES,
+        ),
+        "eighths": _parts_of_words(
+            "eighths",
+            "Each four bits of words of 32, the lowest first,",
+            _half_bytes(["prmt.b32 t, $8, $9, 0x5410;", "prmt.b32 t, $8, $9, 0x7632;"]),
+            ["1024.0 + less", "64.0 + less"],
+            [f"a >> {bits} & 15" if bits else "a & 15" for bits in range(0, 32, 4)],
+            given=2,
         ),
     }
 )

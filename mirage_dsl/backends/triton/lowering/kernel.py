@@ -69,7 +69,9 @@ from mirage_dsl.tile.combined import (
     DEALT_BYTES,
     DEALT_ROWS,
     DEALT_THREADS,
+    HALF,
     NONE_HELD,
+    WORD,
     Deal,
     Dealt,
     Narrowed,
@@ -140,7 +142,7 @@ RESERVED = frozenset(
     | {"COMPILED", "kept", "high_halves", "low_halves", "signed", "unsigned"}
     | {"atan2", "expm1", "floor_divide", "fmod", "log1p", "remainder", "round_even"}
     | {"tanh", "to_f8e4m3", "to_f8e5m2"}
-    | {"dealt_columns", "dealt_rows"}
+    | {"dealt_columns", "dealt_rows", "eighths"}
     | {"e4m3_pairs", "e5m2_pairs", "half_pairs", "signed_pairs", "unsigned_pairs"}
     | HELPERS.keys()
     | set(dir(builtins))
@@ -2070,6 +2072,12 @@ class _Printer:
         if part.lane is not None:
             self._unpack_word(step, part, source)
             return
+        if part.part == "word":
+            text = f"eighths({source.name}, {float(part.less)})"
+            wanted = [f"{part.source}_{at}" for at in range(WORD // HALF)]
+            name = self._tiles.several(text, wanted)[part.place]
+            self._unpacked(step, Variable(name, source.axes, f16))
+            return
         texts = [
             self._bind(f"{part.source}_{name}", text)
             for name, text in unpacked_texts(part, source)
@@ -2079,7 +2087,11 @@ class _Printer:
         if part.along is not None:
             axes = (*axes, part.along)
             name = self._bind(f"{part.source}_halves", f"tl.join({name}, {others[0]})")
-        made = self._tiles.arranged(Variable(name, axes, f16), step.tile.axes)
+        self._unpacked(step, Variable(name, axes, f16))
+
+    def _unpacked(self, step: Compute | Cast, made: Variable) -> None:
+        """Note floats that are unpacked, as the step gives them."""
+        made = self._tiles.arranged(made, step.tile.axes)
         self._variables[step.result] = self._tiles.as_dtype(made, step.tile.dtype)
 
     def _unpack_word(
@@ -2093,9 +2105,7 @@ class _Printer:
             text, [f"{part.source}_{lane}_{p}" for lane, p in wanted]
         )
         at = next(i for i, own in enumerate(wanted) if own == (part.lane, part.part))
-        name = names[at]
-        made = self._tiles.arranged(Variable(name, word.axes, f16), step.tile.axes)
-        self._variables[step.result] = self._tiles.as_dtype(made, step.tile.dtype)
+        self._unpacked(step, Variable(names[at], word.axes, f16))
 
     def _finite(self, step: Finite) -> None:
         row = self._variables[step.operand]
