@@ -167,7 +167,16 @@ class Footprint:
         """Whether lanes of a piece can lie outside of its dim."""
         at = self.facts.place[dim]
         own = self.pieces[at]
-        return (self.padded[at] > own) | (self._extent(dim.name) % own > 0)
+        found = (self.padded[at] > own) | (self._extent(dim.name) % own > 0)
+        return found | self._has_excess(dim) if dim.grid else found
+
+    def _has_excess(self, dim: Dim) -> NDArray[np.bool_]:
+        """Whether some blocks of an axis of the grid have no part of a dim."""
+        axes = grid_axes(self.facts.program.grid)
+        axis = next(a for a in axes if any(s.dim == dim.name for s in a))
+        parts = {s.dim: np.ceil(self._extent(s.dim) / self._tiles[s.dim]) for s in axis}
+        most = np.maximum.reduce(list(parts.values()))
+        return np.asarray(parts[dim.name] < most)
 
     def at(self, number: Number) -> NDArray[Any]:
         """A number of the program at every point."""

@@ -2805,13 +2805,16 @@ class _Builder:
         product = self._layout.products[node.result]
         values = node.values if len(node.values) == 2 else node.values * 2
         sides = values[product.left], values[1 - product.left]
+        # What is outside of an iteration's part is not added to a carried tile.
+        looped = () if into is None else (d for d in product.result if d.loop)
+        zero = (*product.over, *looped)
         if product.is_matrix:
-            left = self._matrix(node, sides[0], product, 0)
-            right = self._matrix(node, sides[1], product, 1)
+            left = self._matrix(node, sides[0], product, 0, zero)
+            right = self._matrix(node, sides[1], product, 1, zero)
         else:
             order = (*product.result, *product.over)
             masked = [
-                self._masked(self._in_f32(self._in_registers(v)), product.over, 0.0)
+                self._masked(self._in_f32(self._in_registers(v)), zero, 0.0)
                 for v in sides
             ]
             left, right = (self._turned(v, order) for v in masked)
@@ -2837,20 +2840,28 @@ class _Builder:
         return into
 
     def _matrix(
-        self, node: Apply, value: str, product: ProductAxes, side: Literal[0, 1]
+        self,
+        node: Apply,
+        value: str,
+        product: ProductAxes,
+        side: Literal[0, 1],
+        zero: Sequence[Dim],
     ) -> str:
-        """One side of a matrix product: 0 has the rows, 1 the columns."""
+        """One side of a matrix product: 0 has the rows, 1 the columns.
+
+        Outside of the pieces `zero` it is 0.
+        """
         order, first = product.operands[side], self._values[value]
         again = self._again.get(value, first)
         reads_again = again != first and self._wiring.reads_again(node, value)
         if isinstance(reads_again, Formula):
-            one = self._side(first, product, order, opposite(reads_again))
-            other = self._side(again, product, order, reads_again)
+            one = self._side(first, zero, order, opposite(reads_again))
+            other = self._side(again, zero, order, reads_again)
             tile, name = self._tiles[one], self._fresh(f"{value}/pick")
             found = self._make(Pick(name, tile, one, other, reads_again))
         else:
             first = again if reads_again else first
-            found = self._side(first, product, order)
+            found = self._side(first, zero, order)
         if product.is_plain:
             return found
         groups = (product.rows, product.over)
@@ -2862,9 +2873,9 @@ class _Builder:
         return self._make(Merge(name, tile, found, groups))
 
     def _side(
-        self, value: str, product: ProductAxes, order: Order, when: Number = True
+        self, value: str, zero: Sequence[Dim], order: Order, when: Number = True
     ) -> str:
-        masked = self._masked(value, product.over, 0.0, when)
+        masked = self._masked(value, zero, 0.0, when)
         return self._turned(masked, order, when)
 
     # -- What a loop carries -------------------------------------------------------

@@ -735,7 +735,7 @@ def _dealt(
         wanted = (*batch, *side, run[-1]) if of_rows else (*batch, run[-1], *side)
         if len(wanted) != len(("batch", "side", "run")):
             continue
-        if side[0].loop or (side[0].grid and not of_rows):
+        if batch[0].grid or side[0].loop or (side[0].grid and not of_rows):
             continue
         if tuple(s[-1] for s in sides) == wanted and all(
             len(s) == 1 for s in sides if s != run

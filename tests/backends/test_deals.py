@@ -188,6 +188,48 @@ def test_columns_in_several_blocks(rows: int, tile: int) -> None:
     check(graph)
 
 
+SPLIT = """mirage 1
+
+mugraph split(x: f16[m, (a b p)], w: f8e4m3[n, (a b p)]) -> f32[m, n]
+where m = 5, a = 32, b = 32, p = 2, n = 32 {
+  y = block grid(n / 16, a / 16) loop(a / 8) num_warps(8) num_stages(1) {
+    x_t = load x[m, (a/grid/loop b p)]
+    w_t = load w[n/grid, (a/grid/loop b p)]
+    v = cast w_t dtype(f16)
+    q = matmul v, x_t over(b, p)
+    s = accumulate q
+    t = sum s over(a)
+    store y[m, n/grid, a#/grid] = t
+  }
+  z = sum y over(a#)
+  return z
+}
+"""
+IN_TURN = """mirage 1
+
+mugraph turn(x: f16[m, (a c b p)], w: f8e4m3[n, (a c b p)]) -> f32[a, m, n]
+where m = 5, a = 16, c = 2, b = 32, p = 2, n = 32 {
+  y = block grid(n / 16, a / 8) loop(c / 1) num_warps(8) num_stages(1) {
+    x_t = load x[m, (a/grid c/loop b p)]
+    w_t = load w[n/grid, (a/grid c/loop b p)]
+    v = cast w_t dtype(f16)
+    q = matmul v, x_t over(c, b, p)
+    s = accumulate q
+    store y[a/grid, m, n/grid] = s
+  }
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize("text", [SPLIT, IN_TURN])
+def test_parts_in_several_blocks(text: str) -> None:
+    """Each block has the numbers of its own parts."""
+    graph = parse(text)
+    assert not deals(graph)
+    check(graph)
+
+
 # -- Tensors that lie otherwise --------------------------------------------------------
 
 
@@ -215,6 +257,43 @@ def test_what_is_dealt_takes_no_shared_memory() -> None:
     found = resources(footprint)
     assert (found.shared == BASE_SHARED).all()
     assert (found.registers <= 128).all()
+
+
+SHARED = """mirage 1
+
+mugraph shared(x: f16[m, (a b p)], w: u8[n, (a b p)], u: u8[o, (a b p)])
+    -> f32[m, n], f32[m, o] where m = 5, a = 16, b = 32, p = 2, n = {n}, o = 32 {{
+  y, z = block grid(n / 16 & o / 16) loop(a / 8) num_warps(8) num_stages(1) {{
+    x_t = load x[m, (a/loop b p)]
+    w_t = load w[n/grid, (a/loop b p)]
+    u_t = load u[o/grid, (a/loop b p)]
+    f = to_f32 w_t
+    g = to_f32 u_t
+    v = cast f dtype(f16)
+    t = cast g dtype(f16)
+    q = matmul v, x_t over(b, p)
+    r = matmul t, x_t over(b, p)
+    s = accumulate q
+    c = accumulate r
+    d = sum s over(a)
+    e = sum c over(a)
+    store y[m, n/grid] = d
+    store z[m, o/grid] = e
+  }}
+  return y, z
+}}
+"""
+
+
+@pytest.mark.parametrize("n", [32, 64])
+def test_what_is_priced_so_is_printed_so(n: int) -> None:
+    """Blocks that have no part of a dim make it loose."""
+    graph = parse(SHARED.format(n=n))
+    (block,) = graph.blocks
+    facts = facts_of(block, kernel_types(graph), dict(graph.extents))
+    priced = bool(footprint_of(facts, H100).dealt.all())
+    assert priced == deals(graph) == (n == 32)
+    check(graph)
 
 
 def test_one_row_of_halves_is_dealt_where_weights_are_many() -> None:

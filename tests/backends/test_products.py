@@ -11,6 +11,8 @@ from mirage_dsl.backends.library import Argument, expression
 from mirage_dsl.core.types import f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import Apply
+from mirage_dsl.ir.text.parser import parse
+from tests.backends.running import check
 
 EXTENTS = {"a": 2, "b": 3, "c": 4, "d": 5, "e": 2, "f": 3}
 
@@ -59,3 +61,51 @@ def test_a_simple_product_is_written_simply(
     operands: tuple[str, str, str, str], text: str
 ) -> None:
     assert text_of(*operands) == text
+
+
+RAGGED = """mirage 1
+
+mugraph ragged(x: f16[m, (a b)], w: f16[n, (a b)]) -> f32[m, n]
+where m = 8, a = {a}, b = 16, n = 16 {{
+  y = block grid(n / 16) loop(a / 8) {{
+    x_t = load x[m, (a/loop b)]
+    xe = add x_t, 1
+    xx = cast xe dtype(f16)
+    w_t = load w[n/grid, (a/loop b)]
+    we = add w_t, 1
+    v = cast we dtype(f16)
+    q = matmul xx, v over(b)
+    qa = accumulate q
+    qo = sum qa over(a)
+    store y: f32[m, n/grid] = qo
+  }}
+  return y
+}}
+"""
+TALL = """mirage 1
+
+mugraph tall(x: f16[r, b], w: f16[n, b]) -> f32[n] where r = {a}, b = 16, n = 16 {{
+  y = block grid(n / 16) loop(r / 16) {{
+    x_t = load x[r/loop, b]
+    xe = add x_t, 1
+    xx = cast xe dtype(f16)
+    w_t = load w[n/grid, b]
+    we = add w_t, 1
+    v = cast we dtype(f16)
+    q = matmul xx, v over(b)
+    qa = accumulate q
+    qo = sum qa over(r)
+    store y: f32[n/grid] = qo
+  }}
+  return y
+}}
+"""
+
+
+@pytest.mark.parametrize("text", [RAGGED, TALL])
+@pytest.mark.parametrize("a", [32, 36, 40, 44])
+def test_nothing_outside_of_a_part_is_added_to_a_carried_tile(
+    text: str, a: int
+) -> None:
+    """Both factors are 1 there, and the last iteration has fewer parts or rows."""
+    check(parse(text.format(a=a)))
