@@ -71,6 +71,8 @@ from mirage_dsl.ops.table import ADD, CAST, CONVERSIONS, ROUNDINGS, SUB
 
 SMALL = Whole(-256, 256)
 """Integers that bf16 holds, and f16."""
+LARGEST = Whole(-65504, 65504)
+"""Beyond these numbers f16 has infinity."""
 
 
 def _is_small(known: Whole | None) -> bool:
@@ -121,7 +123,9 @@ class _Caster:
         self.storage: dict[str, DType] = {}
         """The format that each value has in the unfused program."""
         self.ranges: dict[str, Whole | None] = {}
-        """What is known of integers."""
+        """What is known of whole numbers."""
+        self.wide: set[str] = set()
+        """What hangs on integers of more than a byte."""
         self.casts: dict[tuple[str, DType], str] = {}
         self.names = {n.result for n in block.nodes}
 
@@ -143,12 +147,10 @@ class _Caster:
                 own = "dtype" in attrs or inferred.dtype == boolean
                 own = own or node.op.gives is not None
                 stored = inferred.dtype if own else self._common(node.values)
-                widened = node.op.gives == f32 and _is_small(
-                    self.ranges.get(node.values[0])
-                )
-                if widened or stored.only_stores:
-                    # All floats hold these numbers, so others say the format.
+                if stored.only_stores:
                     stored = boolean
+                if inferred.dtype == f32 and "dtype" not in attrs:
+                    stored = self._computed(node, stored)
                 self.storage[node.result] = stored
                 if node.op is CAST:
                     self.casts[node.values[0], inferred.dtype] = node.result
@@ -157,8 +159,23 @@ class _Caster:
             case Store():
                 return
         self.types[node.result] = inferred
-        if inferred.dtype.is_integer:
-            self.ranges[node.result] = self._range(node, inferred.dtype)
+        self.ranges[node.result] = self._range(node, inferred.dtype)
+
+    def _computed(self, node: Apply, stored: DType) -> DType:
+        """The format of what is computed, of values that may be small integers.
+
+        Those go with any, as all floats hold them, and so does what is known to be as
+        small.  What else is computed of integers of more than a byte is of f32, as in
+        the program; of bytes it is as coarse as what it is computed with.
+        """
+        known, becomes = self._range(node, f32), node.op.gives == f32
+        bytes_ = all(self.types[v].dtype.itemsize == 1 for v in node.values)
+        if (becomes and not bytes_) or not self.wide.isdisjoint(node.values):
+            self.wide.add(node.result)
+            return boolean if _is_small(known) else f32
+        if becomes:
+            return boolean
+        return f32 if known is not None and not within(known, LARGEST) else stored
 
     def _range(self, node: BlockNode, dtype: DType) -> Whole | None:
         """Between which numbers the integers of a node are."""

@@ -86,7 +86,6 @@ from mirage_dsl.ops.table import (
     ADD,
     BIT_AND,
     CONVERSIONS,
-    DIV,
     EQUAL,
     EXP,
     MAXIMUM,
@@ -991,28 +990,40 @@ class _HeldFinder:
                 return ()
             case Product():
                 return () if made.over else None
-            case Reduce() | Update():
+            case Update():
                 return () if made.op.join in _ENDED else None
+            case Reduce() if made.op.join in _ENDED:
+                # It may be over one element.
+                return self._products(made.operand)
             case Convert() | Mask():
                 return self._products(made.operand)
-            case Compute() if made.inner is not None:
-                return None
-            case Compute() if made.op is MUL:
-                return (made.result,)
-            case Compute() if made.op is WHERE:
-                chosen = [o for o in made.operands[1:] if isinstance(o, str)]
-                found = [self._products(o) for o in chosen]
-                known = [f for f in found if f is not None]
-                whole = len(known) == len(found)
-                return [v for each in known for v in each] if whole else None
-            case Compute():
-                return () if made.op in _ENDED else None
+            case Compute() if made.inner is None:
+                return self._products_computed(made)
             case _:
                 return None
 
+    def _products_computed(self, made: Compute) -> Iterable[str] | None:
+        if made.op is MUL:
+            return (made.result,)
+        if made.op is CONVERSIONS[f32]:
+            return ()
+        if made.op is WHERE:
+            return self._products_of_all(made.operands[1:])
+        if made.op not in _ENDED:
+            return None
+        # With a constant it may be nothing but its operand.
+        values = [o for o in made.operands if isinstance(o, str)]
+        return self._products_of_all(values) if len(values) == 1 else ()
 
-_ENDED = (ADD, SUB, DIV, MAXIMUM, MINIMUM, CONVERSIONS[f32])
-"""Operators whose results no difference is made one operation with."""
+    def _products_of_all(self, operands: Iterable[Operand]) -> Iterable[str] | None:
+        found = [self._products(o) for o in operands if isinstance(o, str)]
+        known = [f for f in found if f is not None]
+        whole = len(known) == len(found)
+        return [v for each in known for v in each] if whole else None
+
+
+_ENDED = (ADD, SUB, MAXIMUM, MINIMUM)
+"""Operators of whose results and another number no single operation is made."""
 
 
 # -- Elements changed in place ---------------------------------------------------------

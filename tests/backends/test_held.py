@@ -19,7 +19,8 @@ from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.maps import with_symbolic
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.loops import settle_masks, skip_tiles, split_loop
-from mirage_dsl.tile.combined import NONE_HELD, Held
+from mirage_dsl.tile.build import programs
+from mirage_dsl.tile.combined import NONE_HELD, Held, held_over
 from mirage_dsl.tile.program import TileProgram
 from tests.backends.running import as_array, check, random_inputs
 from tests.programs import mugraphs
@@ -226,6 +227,22 @@ def test_products_that_are_held_are_rounded() -> None:
     assert product.startswith("v") or "[" in product
     two = emit(FORMS["two factors"])
     assert re.search(r"tl\.fma\(x, 0\.25, 0\.0\)", two)
+
+
+TWICE = {
+    "a square": "a = mul m, m",
+    "a sum": "a = add m, m",
+    "a choice": "a = where(m, m, 0)",
+    "equals": "c = equal m, m\n a = where(c, m, 0)",
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_maximum_that_is_read_twice_is_multiplied_once(name: str) -> None:
+    result = f"l = sum e over(n)\n {TWICE[name]}\n r = add a, l"
+    graph = rows(maximum="m = max s over(n)", result=result)
+    assert held_over(programs(graph)[0]).factors
+    check(graph)
 
 
 def test_factors_of_extents() -> None:

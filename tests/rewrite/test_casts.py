@@ -162,3 +162,50 @@ def test_small_integers_of_wide_formats_go_with_any(made: str, w: str, x: str) -
     block = insert_casts(without_casts(graph), outer)
     found = {n.attr("dtype") for n in casts(block)}
     assert found == ({x} if SMALL[made] else {"f32"})
+
+
+COMPUTED = """mirage 1
+
+mugraph computed(x: f16[m, k], w: {w}[k, n]) -> f32[m, n] where m = 4, k = 64, n = 32 {{
+  y = block grid(n / 16) loop(k / 32) {{
+    x_t = load x[m, k/loop]
+    w_t = load w[k/loop, n/grid]
+    b = bit_and w_t, {mask}
+    f = to_f32 b
+    c = {made}
+    g = cast c dtype(f32)
+    h = cast x_t dtype(f32)
+    q = matmul h, g over(k)
+    s = accumulate q
+    store y[m, n/grid] = s
+  }}
+  return y
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("w", "mask", "made", "of"),
+    [
+        ("i32", 15, "sub f, 8", f16),
+        ("i32", 15, "mul f, 16", f16),
+        ("i32", 15, "mul f, 0.5", f32),
+        ("i32", 15, "mul f, f", f16),
+        ("i32", 31, "mul f, f", f32),
+        ("i32", 15, "exp f", f32),
+        ("i32", 15, "div f, 3", f32),
+        ("u8", 15, "mul f, 0.5", f16),
+        ("u8", 255, "mul f, f", f16),
+        ("u8", 255, "mul f, 300", f32),
+    ],
+)
+def test_what_is_computed_of_small_integers_is_as_in_the_program(
+    w: str, mask: int, made: str, of: DType
+) -> None:
+    """Of f32, unless it is as small, or of bytes and no infinity of f16."""
+    graph = parse(COMPUTED.format(w=w, mask=mask, made=made))
+    outer = kernel_types(graph)
+    block = insert_casts(without_casts(graph), outer)
+    types = block_types(block, outer)
+    (product,) = (n for n in block.nodes if isinstance(n, Apply) and n.result == "q")
+    assert {types[v].dtype for v in product.values} == {of}

@@ -158,7 +158,14 @@ PRODUCTS: dict[str, tuple[str, set[str]]] = {
         "s = mul w, 0.125",
         {"z"},
     ),
-    "a quotient": ("z = div x, bias_t\n s = mul z, 0.125", set()),
+    "a product, and nothing added": (
+        "z = mul x, bias_t\n w = add z, 0\n s = mul w, 0.125",
+        {"z"},
+    ),
+    "the greater of products": (
+        "z = mul x, bias_t\n w = maximum z, x\n s = mul w, 0.125",
+        set(),
+    ),
 }
 
 
@@ -168,6 +175,11 @@ def test_products_below_what_is_held_are_rounded(name: str) -> None:
     found = held(rows(scores))
     assert "s" in found.factors
     assert found.rounded == rounded
+
+
+def test_quotients_are_multiplied() -> None:
+    """By a constant they are products to compilers, which nothing ends."""
+    assert not held(rows("z = div x, 3\n s = mul z, 0.125")).factors
 
 
 @pytest.mark.parametrize("scores", ["z = square x", "z = exp x", "z = silu x"])

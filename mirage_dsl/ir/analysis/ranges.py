@@ -15,6 +15,8 @@ from mirage_dsl.core.types import DType, boolean
 from mirage_dsl.ops.definition import Kind, Operator, Truth
 from mirage_dsl.ops.table import CONVERSIONS, OPERATORS
 
+EXACT = 2**23
+"""Up to here f32 holds all integers, and others to one part of so many."""
 MOST_BITS = 64
 """By which anything is shifted."""
 
@@ -51,7 +53,8 @@ def range_of_number(number: Fraction | float | None) -> Whole | None:
     """What is known of a constant; nothing if it is no whole number."""
     if number is None or number != number // 1:
         return None
-    return Whole(float(number), float(number))
+    # Exact, however large it is.
+    return Whole(int(number), int(number))
 
 
 def range_of(op: Operator, given: Given) -> Whole | None:
@@ -193,6 +196,15 @@ def _rest(given: Given) -> Whole | None:
     return Whole(0, number.most - 1)
 
 
+def _rounded(given: Given) -> Whole | None:
+    """A float, which is a little more or less where it is large."""
+    (value,) = given
+    if value is None or max(abs(value.least), abs(value.most)) <= EXACT:
+        return value
+    least = value.least - abs(value.least) / EXACT
+    return replace(value, least=least, most=value.most + abs(value.most) / EXACT)
+
+
 def _chosen(given: Given) -> Whole | None:
     return _all_of(given[1:])
 
@@ -214,6 +226,9 @@ _ELEMENTWISE: Mapping[str, Callable[[Given], Whole | None]] = {
     "shift_right": _shifted_back,
     "floor_divide": _divided,
     **{n: _truth for n, op in OPERATORS.items() if op.truth is Truth.COMPARES},
-    **{op.name: _all_of for op in CONVERSIONS.values()},
+    **{
+        op.name: _all_of if dtype.is_integer else _rounded
+        for dtype, op in CONVERSIONS.items()
+    },
 }
 """What is known of results; of all other operators, nothing but their formats."""

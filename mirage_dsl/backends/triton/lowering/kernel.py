@@ -1590,7 +1590,8 @@ class _Printer:
     def _multiply_held(self, statement: Statement) -> Mapping[str, Variable]:
         """Give a statement what it needs with its factor; what is held in its place."""
         held: dict[str, Variable] = {}
-        for name in reads(statement) if self._held.factors else ():
+        read = dict.fromkeys(reads(statement)) if self._held.factors else ()
+        for name in read:
             factor = self._held.factors.get(name)
             if factor is None or self._held.takes(statement, name):
                 continue
