@@ -401,10 +401,10 @@ def split_lanes(
         around: Its kernel graph.
         types: Of the block's values.
     """
-    words = any(types[load.result].dtype == i32 for load in block.loads)
-    most = EIGHTHS if words else MOST_APART
     for dim in _interleaved(block, around, types):
         extent = around.extents.get(dim.name)
+        words = any(types[load.result].dtype == i32 for load in block.loads)
+        most = EIGHTHS if words else MOST_APART
         if extent is None or not 1 < extent <= most:
             continue
         parts = _parts_of(dim, extent, around)

@@ -308,12 +308,16 @@ def sliced(extent: int, start: int, stop: int, then: str) -> KernelGraph:
 
 
 @pytest.mark.parametrize("then", ["sum", "mul"])
-@pytest.mark.parametrize(("extent", "at"), [(2, 1), (3, 0), (3, 2), (4, 2)])
+@pytest.mark.parametrize(
+    ("extent", "at"), [(2, 1), (3, 0), (3, 2), (4, 2), (5, 4), (8, 3)]
+)
 def test_one_element_of_a_short_axis_is_taken(extent: int, at: int, then: str) -> None:
     check(sliced(extent, at, at + 1, then))
 
 
-@pytest.mark.parametrize(("extent", "start", "stop"), [(8, 0, 4), (4, 0, 2), (8, 2, 3)])
+@pytest.mark.parametrize(
+    ("extent", "start", "stop"), [(8, 0, 4), (4, 0, 2), (16, 2, 3)]
+)
 def test_other_slices_inside_of_blocks_are_refused(
     extent: int, start: int, stop: int
 ) -> None:
