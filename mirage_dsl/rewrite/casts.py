@@ -242,9 +242,12 @@ def with_early_floats(program: KernelGraph) -> KernelGraph:
         total = made.get(node.values[0]) if node.op is CONVERSIONS[f32] else None
         if total is None or total.op not in (ADD, SUB) or total.result in returned:
             continue
-        values = (*total.values, total.result)
-        alone = len(read[total.result]) == 1 and len(values) == total.op.arity + 1
-        if alone and all(_is_small(ranges.get(v)) for v in values):
+        alone = len(read[total.result]) == 1 and len(total.values) == total.op.arity
+        given = [ranges.get(v) for v in total.values]
+        found = range_of(total.op, given) if alone else None
+        # An integer that wraps around is no difference.
+        exact = found is not None and kept(found, types[total.result].dtype) == found
+        if exact and all(map(_is_small, (*given, found))):
             later[node.result] = total
             gone.add(total.result)
     if not later:

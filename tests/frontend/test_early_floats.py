@@ -79,6 +79,19 @@ def test_only_where_all_floats_hold_the_numbers(function: Callable[..., Any]) ->
         assert torch.equal(own, wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+@pytest.mark.parametrize("mask", [15, 127])
+def test_what_wraps_around_stays_an_integer(dtype: torch.dtype, mask: int) -> None:
+    def function(q: Any, z: Any) -> Any:
+        q, z = q & mask, z & mask
+        return (q - z).float(), (q + z).float()
+
+    tensors = drawn(8, 16, dtype=dtype), drawn(8, 16, dtype=dtype)
+    found = mirage.kernel(function, effort="none")(*tensors)
+    for own, wanted in zip(_all(found), function(*tensors), strict=True):
+        assert torch.equal(own, wanted)
+
+
 def _all(value: Any) -> list[torch.Tensor]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
