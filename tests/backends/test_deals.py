@@ -178,7 +178,6 @@ def test_columns_in_several_blocks(rows: int, tile: int) -> None:
     graph = edited(
         ("m = 5", f"m = {rows}"),
         ("grid(n / 16)", f"grid(m / {tile}, n / 16)"),
-        ("f16[m, a/loop", "f16[m/grid, a/loop"),
         ("f16[m, (a/loop", "f16[m/grid, (a/loop"),
         ("f32[n/grid, a/loop, m]", "f32[n/grid, a/loop, m/grid]"),
         ("f32[n/grid, m]", "f32[n/grid, m/grid]"),
