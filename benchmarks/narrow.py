@@ -2,6 +2,7 @@
 
     python -m benchmarks.narrow          # needs a GPU; a minute and a half
     python -m benchmarks.narrow --show   # ... and prints the μGraphs that were chosen
+    python -m benchmarks.narrow --rows 1 --overlap
 
 A gated MLP of 8 rows, silu(x @ gate) * (x @ up), reads its weights and does little
 else; so with weights of f8e4m3 it should take half of the time of f16, and with weights
@@ -13,6 +14,9 @@ each format the table has
   direct, shared    the same by hand, as `benchmarks/narrow_kernels.py` explains
   rows       by hand, of matrices the other way round
   bytes      a kernel that reads as many bytes: the least that there is
+
+Those by hand are for 8 rows, and not timed with others.  With `--overlap` kernels of
+ours start before the call ahead of them has ended, of every format.
 
 All times are medians inside CUDA graphs, every call finding its weights out of the L2
 cache; those of one format in turn, as the clock changes.  "of f16" is the share of the
@@ -125,14 +129,14 @@ def program(name: str, *, rows: bool = False) -> Callable[..., Any]:
     return turned if rows else gated
 
 
-def draw(name: str, k: int, n: int, device: str) -> list[Tensor]:
+def draw(name: str, k: int, n: int, device: str, rows: int = ROWS) -> list[Tensor]:
     """Random inputs of a format."""
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=device)
 
-    x = normal(ROWS, k).half()
+    x = normal(rows, k).half()
     if name == "int4":
         shape = (2, k // 2, n)
         packed = torch.randint(0, 256, shape, generator=generator, device=device)
@@ -200,22 +204,22 @@ def error(name: str, call: Callable[..., Tensor], tensors: Sequence[Tensor]) -> 
     return float((call(*tensors).double() - right).norm() / right.norm())
 
 
-def measure(name: str, base: float, show: bool) -> tuple[float, bool]:
+def measure(name: str, base: float, asked: argparse.Namespace) -> tuple[float, bool]:
     """Print the rows of a format; what ours takes, and whether all is right."""
-    tensors = draw(name, SIDE, SIDE, "cuda")
+    tensors = draw(name, SIDE, SIDE, "cuda", asked.rows)
     calls: dict[str, Callable[..., Tensor]] = {}
     errors: dict[str, float] = {}
     read: list[list[Tensor]] = []
     found_graphs: list[Any] = []
     for by, rows in (("ours", False), ("turned", True)):
-        kernel = mirage.kernel(program(name, rows=rows))
+        kernel = mirage.kernel(program(name, rows=rows), overlap=asked.overlap)
         read.append(other_way(tensors) if rows else tensors)
         bound = kernel.bind(*read[-1])
         bound.search(effort="quick")
         calls[by] = kernel
         errors[by] = error(name, partial(_given, kernel, read[-1]), tensors)
         found_graphs.append(bound.mugraph)
-    for form in FORMS.get(name, ()):
+    for form in FORMS.get(name, ()) if asked.rows == ROWS else ():
         by = form.kernel.split("_")[1]
         calls[by] = partial(_launched, form)
         errors[by] = error(name, partial(_from_drawn, form), tensors)
@@ -229,7 +233,7 @@ def measure(name: str, base: float, show: bool) -> tuple[float, bool]:
     for by, taken, wrong in [*lines, ("bytes", read_floor(size), "")]:
         line = f"{name:7} {by:7} {taken.median:7.2f} {taken.low:7.2f} {taken.high:7.2f}"
         print(f"{line} {taken.median / base:7.2f}  {wrong}", flush=True)
-    if show:
+    if asked.show:
         print("\n".join(f"\n{graph}" for graph in found_graphs))
     return base, max(errors.values()) < WRONG
 
@@ -247,16 +251,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--show", action="store_true", help="print the μGraphs too")
-    show = parser.parse_args(arguments).show
+    parser.add_argument(
+        "--rows", type=int, default=ROWS, metavar="N", help=f"of x; {ROWS} if not told"
+    )
+    parser.add_argument(
+        "--overlap", action="store_true", help="let kernels of ours start early"
+    )
+    asked = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("benchmarks.narrow needs a CUDA device; none was found", file=sys.stderr)
         return 2
     print(f"{torch.cuda.get_device_name()}, Triton {narrow_kernels.triton.__version__}")
-    print(f"gated MLP: {ROWS} rows, weights of {SIDE} by {SIDE}, twice; µs, cold")
+    early = f", {asked.rows} rows{', started early' * asked.overlap}"
+    print(f"gated MLP: weights of {SIDE} by {SIDE}, twice; µs, cold{early}")
     print("weights by       median     low    high  of f16  error")
     base, right = 0.0, True
     for name in FORMATS:
-        base, fine = measure(name, base, show)
+        base, fine = measure(name, base, asked)
         right &= fine
     if not right:
         print(f"WRONG: an error is {WRONG} or more")

@@ -4,6 +4,7 @@
     (x * 2) * 3        ->  x * 6                 constants folded
     x / 8              ->  x * 0.125
     x * 1, x + 0       ->  x
+    rename index m->n  ->  index n               if n has an extent without it
     equal nodes        ->  one node
     dead nodes         ->  gone
 
@@ -18,13 +19,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_dsl.core.errors import SourceLocation
-from mirage_dsl.core.types import Scalar, scalar
+from mirage_dsl.core.types import Dim, Scalar, scalar
 from mirage_dsl.ir.canonical import numbered_name
 from mirage_dsl.ir.graph import (
     Apply,
     Attrs,
     BlockGraph,
     BlockNode,
+    Index,
     KernelGraph,
     KernelNode,
     Operand,
@@ -50,14 +52,52 @@ def expand(graph: KernelGraph) -> KernelGraph:
     Operators inside of block graphs are expanded too; the blocks stay.
     """
     rewriter = _Rewriter(values_of(graph), reorder=not graph.blocks, identities=True)
+    counted = _Counted(graph)
 
     def expanded(node: KernelNode) -> Iterable[KernelNode]:
         if isinstance(node, Apply):
+            if index := counted.shown_by(with_operands(node, rewriter.alias)):
+                rewriter.alias[node.result] = index
+                return []
             return rewriter.apply(node)
         return [_expand_block(with_operands(node, rewriter.alias))]
 
-    made = map_nodes(graph, expanded)
+    made = replace(map_nodes(graph, expanded), indices=tuple(counted.by_name.values()))
     return without_dead(with_returned(made, rewriter.alias))
+
+
+class _Counted:
+    """The index values of a graph, and those that renamed ones are.
+
+    Blocks count an index; a view of one they would load from memory.
+    """
+
+    def __init__(self, graph: KernelGraph) -> None:
+        axes = {axis for item in graph.inputs for axis in item.type.axes}
+        self._told = {n for n, extent in graph.extents if extent is not None}
+        self._told |= {axis[0].name for axis in axes if len(axis) == 1}
+        self.by_name = {item.name: item for item in graph.indices}
+        self._names = {item.axis: item.name for item in graph.indices}
+
+    def shown_by(self, node: Apply) -> str | None:
+        """The index value that a renamed one is, under the name of the renaming.
+
+        None for other operators, and where nothing but the renaming tells an extent.
+        """
+        if node.op is not table.RENAME or node.values[0] not in self.by_name:
+            return None
+        index = self.by_name[node.values[0]]
+        old, new = node.attr("dims"), node.attr("to")
+        assert isinstance(old, tuple)
+        assert isinstance(new, tuple)
+        to = dict(zip(old, new, strict=True))
+        axis = tuple(Dim(to.get(d.name, d.name)) for d in index.axis)
+        if axis not in self._names:
+            if not self._told.issuperset(d.name for d in axis):
+                return None
+            self._names[axis] = node.result
+            self.by_name[node.result] = Index(node.result, axis, node.location)
+        return self._names[axis]
 
 
 @dataclass

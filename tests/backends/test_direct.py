@@ -611,6 +611,20 @@ def with_positions() -> KernelGraph:
     return g.returns(out).returns(i).build()
 
 
+def test_kernels_read_views_of_positions(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, positions = [torch.zeros(8, 16).half()], torch.arange(8)
+    run = made(mugraphs.positions_in_parts(), given)
+    count = Mock(return_value=positions)
+    monkeypatch.setattr(torch, "arange", count)
+    found = run.call(*given)
+    assert found is not None
+    count.assert_called_once_with(8, device=given[0].device)
+    (launch,) = driver.launches
+    assert launch["given"] == [t.data_ptr() for t in (*given, positions, *found)]
+
+
 def test_library_kernels_between(driver: Driver) -> None:
     x, w = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
     found = made(library(), (x, w)).call(x, w)

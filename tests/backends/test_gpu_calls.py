@@ -67,6 +67,7 @@ GRAPHS: dict[str, Callable[[], KernelGraph]] = {
         16, 256, 128, 16, schedule=Schedule(pdl=True)
     ),
     "mixed": mixed,
+    "positions in parts": mugraphs.positions_in_parts,
     "parts off 16 bytes": lambda: mugraphs.odd_parts(m=192, k=45),
 }
 

@@ -348,3 +348,15 @@ def odd_parts(m: int, k: int) -> KernelGraph:
         again = b.store(b.exp(b.load(second, "m/grid, k")), "m/grid, k", dtype=f16)
     joined = g.concat(first, second, again, dims="k, k, k", to="j")
     return g.returns(joined).build()
+
+
+def positions_in_parts() -> KernelGraph:
+    """A kernel reads positions of which a view makes two dims."""
+    g = KernelBuilder("counted", a=2, b=4, k=16, m=8)
+    x, i = g.input("x", f16, "(a b), k"), g.index("i", "m")
+    parts = g.unflatten(i, dim="m", gives="a, b")
+    with g.block(grid={"a": 1}) as b:
+        t = b.load(x, "(a/grid b), k")
+        moved = b.add(t, b.to_f32(b.load(parts, "a/grid, b")))
+        out = b.store(moved, "a/grid, b, k", dtype=f32)
+    return g.returns(out).build()

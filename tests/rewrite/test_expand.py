@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, KernelGraph
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.rewrite.expand import expand
 from tests.ops.kinds import is_of_floats
@@ -168,3 +170,34 @@ def test_the_same_function(graph: KernelGraph, seed: int) -> None:
             evaluate_numpy(graph, *arrays), evaluate_numpy(found, *arrays), strict=True
         ):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def index_by_another_dim(x: str, extents: str) -> KernelGraph:
+    """How far from the diagonal an element is."""
+    return parse(f"""
+mirage 1
+
+mugraph f(x: f32{x}) -> i64[m, k] where {extents} {{
+  i = index m
+  j: i64[k] = rename i dims(m) to(k)
+  d: i64[m, k] = sub i, j
+  return d
+}}
+""")
+
+
+@pytest.mark.parametrize(
+    ("x", "extents"), [("[m]", "m = 4, k = 4"), ("[m, k]", "m = ?, k = ?")]
+)
+def test_a_renamed_index_is_an_index(x: str, extents: str) -> None:
+    graph = expand(index_by_another_dim(x, extents))
+    (node,) = graph.applies
+    assert node.values == ("i", "j")
+    check(graph)
+    (found,) = evaluate_numpy(graph, np.zeros((4, 4)[: x.count(",") + 1], np.float32))
+    assert np.array_equal(found, np.arange(4)[:, None] - np.arange(4))
+
+
+def test_a_renamed_index_stays_where_it_tells_an_extent() -> None:
+    graph = index_by_another_dim("[m]", "m = ?, k = ?")
+    assert expand(graph) == graph

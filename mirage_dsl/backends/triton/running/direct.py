@@ -1006,6 +1006,13 @@ class _Writer(Launcher):
         *body, self.results, self.first = body
         return [*writer.lines[:checked], *body]
 
+    def _count(self) -> None:
+        super()._count()
+        # Kernels read them where a view shows them.
+        for item in self._graph.indices:
+            if item.name in self._variables:
+                self._note_address(item.name)
+
     def _seen(self) -> Seen:
         """The tensors that may be seen in one step, and which lie as is known.
 
