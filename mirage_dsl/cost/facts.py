@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -1125,15 +1125,15 @@ class BlockFacts:
         extents: Of all dims.
         small: Names of the split dims whose tiles are less than the matrix unit takes,
             where that decides about products of vectors.
-        columns_of_vectors: Names of the grid's dims that only the matrices of vectors
-            have.
+        vectors: Of each product of a vector that may become a row, what is summed and
+            what only the matrix has.
         given: The block at some of its sizes, as programs are built from it.
     """
 
     block: BlockGraph
     extents: Mapping[str, int]
     small: frozenset[str]
-    columns_of_vectors: frozenset[str]
+    vectors: tuple[tuple[Order, Order], ...]
     given: Suited[Outer]
 
     def at(self, block: BlockGraph) -> BlockFacts:
@@ -1143,6 +1143,39 @@ class BlockFacts:
         found = replace(self, block=block)
         found.__dict__.update({**self.__dict__, "block": block})
         return found
+
+    @cached_property
+    def columns_of_vectors(self) -> frozenset[str]:
+        """Names of the grid's dims that only the matrices of vectors have."""
+        return frozenset(d.name for _, own in self.vectors for d in own if d.grid)
+
+    def rows_of_vectors(
+        self, grid: Mapping[str, Any], loop: Any
+    ) -> list[NDArray[np.bool_]]:
+        """For each product of a vector, whether the matrix unit takes it as a row.
+
+        It does what the tile programs do (`tile.build.with_rows`): both sides have as
+        many elements as the unit takes, all dims of a side together.
+
+        Args:
+            grid: The grid's tiles by dim.
+            loop: The loop's tile.
+        """
+
+        def elements(side: Order) -> Any:
+            return prod(
+                loop
+                if dim.loop
+                else grid[dim.name]
+                if dim.grid and dim.name in grid
+                else self.extents[dim.name]
+                for dim in side
+            )
+
+        return [
+            np.asarray(np.minimum(elements(over), elements(own)) >= SMALLEST_DOT)
+            for over, own in self.vectors
+        ]
 
     @cached_property
     def _programs(self) -> dict[tuple[bool, frozenset[str]], ProgramFacts]:
@@ -1394,8 +1427,13 @@ def facts_as_searched(
     split = frozenset(s.dim for s in block.splits)
     short = frozenset(s.dim for s in block.splits if s.tile < SMALLEST_DOT)
     facts = facts_of(alone, outer, extents, Tried(frozenset(), split))
-    small = facts.columns_of_vectors & short
-    if small:
+    small = frozenset[str]()
+    tiles = {s.dim: s.tile for s in block.grid}
+    rows = facts.rows_of_vectors(tiles, block.loop and block.loop.tile)
+    if rows and not all(rows):
+        small = facts.columns_of_vectors & short
+        if any(rows) or not small:
+            return facts_of(alone, outer, extents)
         facts = facts_of(alone, outer, extents, Tried(small, split))
     long = {s.dim for s in block.splits if s.tile > 1}
     alike = long.isdisjoint(facts.batch_dims) and short.isdisjoint(
@@ -1482,14 +1520,14 @@ def _facts(question: _Question) -> BlockFacts:
         given = _batched(given, tried)
     extents = known_extents(given.around.extents)
     small = frozenset[str]() if tried is None else tried.small
-    return BlockFacts(block, extents, small, _columns_of_vectors(block, around), given)
+    return BlockFacts(block, extents, small, _vectors(block, around), given)
 
 
-def _columns_of_vectors(block: BlockGraph, around: Outer) -> frozenset[str]:
+def _vectors(block: BlockGraph, around: Outer) -> tuple[tuple[Order, Order], ...]:
     if not any(() in around.types[s].axes for s in block.sources):
-        return frozenset()
-    vectors = vector_products(block, block_types(block, around.types), around)
-    return frozenset(d.name for v in vectors for d in v.columns if d.grid)
+        return ()
+    found = vector_products(block, block_types(block, around.types), around)
+    return tuple((v.over, v.columns) for v in found)
 
 
 def _at_typical_sizes(block: BlockGraph, tried: Tried) -> BlockGraph:

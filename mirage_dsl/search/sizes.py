@@ -439,6 +439,10 @@ class _Sweep:
         if block.loop and self.facts.extents[block.loop.dim] > SMALLEST_DOT:
             # One iteration is no loop, and structures without one are searched too.
             keep &= found > 1
+        grid = {s.dim: rows[:, at] for at, s in enumerate(self.facts.block.grid)}
+        for row in self.facts.rows_of_vectors(grid, rows[:, -1]):
+            # Those with other tiles have another program.
+            keep &= row != bool(self.facts.small)
         return keep
 
     def _axis_tiles(

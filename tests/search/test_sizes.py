@@ -9,13 +9,16 @@ import pytest
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import H100
-from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.cost.estimate import block_cost, estimate
+from mirage_dsl.cost.facts import facts_as_searched, facts_of
+from mirage_dsl.cost.footprint import footprint_of
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.sizes import Allowed, Sized, choose_sizes
+from mirage_dsl.tile.program import SMALLEST_DOT
 from tests.pace import Stopwatch
 from tests.search import blocks
 
@@ -160,6 +163,61 @@ def test_restrictions_hold() -> None:
         extents = {n: e for n, e in graph.extent_of.items() if e is not None}
         assert iterations(sized.block, extents) in (16, 64)
         assert sized.block.schedule.num_warps == 8
+
+
+VECTOR_BY_PARTS_OF_WORDS = """
+mirage 1
+
+mugraph f(x: f16[1, k], w: i32[k, n], s: f16[(n h)]) -> f16[1, (n h)]
+where k = 1024, n = 512, h = 8 {
+  index1 = index h
+  y = block grid(n / 4, h / 4) loop(k / 64) {
+    index1_t: i64[h/grid] = load index1
+    v1: i64[h/grid] = mul index1_t, 4
+    v2: i32[h/grid] = to_i32 v1
+    x_t: f16[1, k/loop] = load x
+    w_t: i32[k/loop, n/grid] = load w
+    v3: i32[k/loop, n/grid, h/grid] = shift_right w_t, v2
+    v4: i32[k/loop, n/grid, h/grid] = bit_and v3, 15
+    v5: f32[k/loop, n/grid, h/grid] = to_f32 v4
+    v6: f16[k/loop, n/grid, h/grid] = cast v5 dtype(f16)
+    v7: f32[n/grid, h/grid] = matmul x_t, v6 over(k)
+    v8: f32[n/grid, h/grid] = accumulate v7
+    s_t: f16[(n/grid h/grid)] = load s
+    v9: f32[n/grid, h/grid] = mul s_t, v8
+    store y: f16[1, (n/grid h/grid)] = v9
+  }
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize("tiles", [(1, 8), (2, 4), (4, 4), (8, 2), (8, 4), (16, 1)])
+def test_columns_of_several_dims_are_as_many_as_these_together(
+    tiles: tuple[int, int],
+) -> None:
+    """From sixteen on a vector is a row for the matrix unit, whichever dim is long."""
+    graph = parse(VECTOR_BY_PARTS_OF_WORDS)
+    (block,) = graph.blocks
+    grid = tuple(replace(s, tile=t) for s, t in zip(block.grid, tiles, strict=True))
+    block = replace(block, grid=grid)
+    given = block, kernel_types(graph), graph.extent_of
+    searched, built = facts_as_searched(*given).own, facts_of(*given).own
+    row = tiles[0] * tiles[1] >= SMALLEST_DOT
+    assert [p.is_matrix for p in built.products] == [row]
+    assert [p.is_matrix for p in searched.products] == [row]
+
+
+def test_sizes_of_vectors_are_priced_as_they_are_built() -> None:
+    graph = parse(VECTOR_BY_PARTS_OF_WORDS)
+    found = chosen(graph, keep=40)
+    kinds: set[bool] = set()
+    for sized in found:
+        facts = facts_of(sized.block, kernel_types(graph), graph.extent_of)
+        cost = block_cost(footprint_of(facts, H100), frozenset())
+        assert 1e6 * float(cost.seconds[0]) == pytest.approx(sized.microseconds)
+        kinds.update(p.is_matrix for p in facts.own.products)
+    assert kinds == {True, False}
 
 
 def test_nothing_fits() -> None:
