@@ -318,12 +318,36 @@ def listed(data: Any, dtype: Any, device: Any) -> Any:
     at = _made(recorder, recorder.index(_vars(recorder, len(numbers))))
     step = whole and len(_runs(numbers, 1)) < len(_runs(numbers, 0))
     runs = _runs(numbers, int(step))
+    if whole and len(runs) >= _SEVERAL and _bits(numbers) * len(numbers) <= _MOST_BITS:
+        found = _parts_of_one(numbers, at)
+        return _placed(f.reshape(found, *shape), wanted, device)
     found = _filled("tensor", (len(numbers),), runs[-1][1], kept, None)
     for (_, number), (last, _) in reversed(list(pairwise(runs))):
         # What stands before this place; those before are put behind.
         found = f.where(f.less_equal(at, last - 1), number, found)
     found = found + at if step else found
     return _placed(f.reshape(found, *shape), wanted, device)
+
+
+_SEVERAL = 4
+"""From so many runs on small numbers are parts of one, if they fit into it."""
+_MOST_BITS = 52
+"""Of that one, which is exact as a float of 64 bits too."""
+
+
+def _bits(numbers: Sequence[int]) -> int:
+    """Of the longest of some numbers; more than any number has if one is negative."""
+    return max(numbers).bit_length() if min(numbers) >= 0 else _MOST_BITS + 1
+
+
+def _parts_of_one(numbers: Sequence[int], at: Tensor) -> Any:
+    """Small numbers by their positions, as bits of one that is shifted.
+
+    That is three operators, where comparisons are two for each number.
+    """
+    bits = _bits(numbers)
+    one = sum(number << bits * place for place, number in enumerate(numbers))
+    return f.bitwise_and(f.shift_right(one, at * bits), 2**bits - 1)
 
 
 def is_short(numbers: Sequence[Any]) -> bool:

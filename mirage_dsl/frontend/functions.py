@@ -1252,6 +1252,12 @@ def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tenso
     number = _same_index(index)
     if number is not None:
         return _repeated(x, at, number, index, along=along)
+    if not along:
+        from mirage_dsl.frontend.indices import in_blocks
+
+        blocks = in_blocks(x, at, index)
+        if blocks is not None:
+            return blocks
     recorder = recorder_of(what, (x, index))
     found = recorder.gather(x.handle, at, index.handle, along=along)
     return Tensor.made(recorder, found, (x, index))

@@ -123,6 +123,94 @@ def test_repeats_that_are_data() -> None:
         mirage.kernel(lambda x, c: x.repeat_interleave(c, dim=0))(X, counts)
 
 
+def of_blocks(places: Callable[[], Any], axis: int = 1) -> Function:
+    """Elements along an axis of 96 at places, and what is computed of them."""
+    return lambda x: x.reshape(-1, 96).index_select(axis, places()) * 2
+
+
+ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
+IN_BLOCKS: dict[str, Callable[[], Any]] = {
+    "each eight in another order": lambda: (
+        torch.arange(96).view(-1, 8)[:, ORDER].ravel()
+    ),
+    "in pairs": lambda: torch.arange(96).view(-1, 2).flip(1).reshape(-1),
+    "the second half of each six": lambda: torch.arange(96).view(-1, 6)[:, 3:].ravel(),
+    "some of each": lambda: torch.arange(96).view(-1, 12)[:, [7, 0, 7]].ravel(),
+    "every third": lambda: torch.arange(1, 96, 3),
+    "as they are": lambda: torch.arange(96),
+    "the other way round": lambda: torch.arange(96).view(8, 12).T.reshape(-1),
+    "even ones first": lambda: torch.cat(
+        [torch.arange(0, 96, 2), torch.arange(1, 96, 2)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_places_alike_in_each_block_are_views(name: str) -> None:
+    x = torch.randn(3, 96, generator=GENERATOR)
+    function = of_blocks(IN_BLOCKS[name])
+    same(function, x)
+    graph = mirage.kernel(lambda t: function(t)).trace(mirage.spec((3, 96)))
+    for node in graph.applies:
+        if node.op.name == "gather":
+            # Of a few, where they are not at equal distances.
+            (dim,) = (dict(node.attrs)["dim"],)
+            assert graph.extent_of[str(dim)] <= 12
+
+
+NOT_IN_BLOCKS: dict[str, Callable[[], Any]] = {
+    "from another block": lambda: (
+        (torch.arange(96).view(-1, 8)[:, ORDER].ravel() + 8) % 96
+    ),
+    "of some blocks": lambda: torch.arange(48).view(-1, 8)[:, ORDER].ravel(),
+    "from the end": lambda: torch.arange(96).view(-1, 8)[:, ORDER].ravel().flip(0),
+    "twice": lambda: torch.arange(96).view(-1, 8)[:, ORDER].ravel().repeat(2),
+    "beyond a block": lambda: torch.arange(0, 96, 2) // 2 * 2 + torch.arange(48) % 2,
+}
+
+
+@pytest.mark.parametrize("name", NOT_IN_BLOCKS)
+def test_other_places_are_right_too(name: str) -> None:
+    same(of_blocks(NOT_IN_BLOCKS[name]), torch.randn(3, 96, generator=GENERATOR))
+    x = torch.randn(96, 2, generator=GENERATOR)
+    places = NOT_IN_BLOCKS[name]
+    same(lambda x: x[places()] + 1, x)
+
+
+def test_places_in_a_tensor_that_is_changed_then() -> None:
+    def function(x: Any) -> Any:
+        places = torch.arange(96).view(-1, 8)[:, ORDER].reshape(-1)
+        x = x * 2
+        y = x[:, places]
+        x[:, 0] = 5
+        y[:, 1] += 1
+        return y, x
+
+    x = torch.randn(3, 96, generator=GENERATOR)
+    found = mirage.kernel(function)(x.clone())
+    torch.testing.assert_close(found, function(x.clone()))
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [[3, 0, 2, 9, 1], [0, 1, 0, 1, 1, 0], [63, 0, 1, 5, 62, 7, 8, 9], [5] * 4],
+)
+def test_small_numbers_are_parts_of_one(numbers: list[int]) -> None:
+    x = torch.randn(3, len(numbers), generator=GENERATOR)
+    same(lambda t: t * torch.tensor(numbers), x)
+    same(lambda t: t * torch.tensor(numbers, dtype=torch.uint8), x)
+    graph = mirage.kernel(lambda t: t * torch.tensor(numbers)).trace(
+        mirage.spec((3, len(numbers)))
+    )
+    assert all(node.op.name != "where" for node in graph.applies)
+
+
+def test_numbers_that_are_not_small_are_compared() -> None:
+    x = torch.randn(3, 6, generator=GENERATOR)
+    for numbers in ([-1, 4, 2, 9, 0, 3], [2**40, 1, 5, 3, 8, 2], [0.5, 1, 3, 2, 8, 7]):
+        same(lambda t, n=numbers: t * torch.tensor(n), x)
+
+
 def test_runs_of_places_count_once() -> None:
     same(lambda x: x[torch.ones(20, 20).tril().bool()] * 2, B)
     same(lambda x: x[torch.triu_indices(20, 20, 1).unbind()], B)
