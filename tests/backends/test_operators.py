@@ -10,7 +10,16 @@ from mirage_dsl.backends.reference import run_reference
 from mirage_dsl.backends.triton.lowering.emit import emit
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
-from mirage_dsl.core.types import DType, Scalar, f16, f32, number
+from mirage_dsl.core.types import (
+    DType,
+    Scalar,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    number,
+    torch_dtype,
+)
 from mirage_dsl.ir.builder import KernelBuilder, one_over
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ops.definition import Operator
@@ -49,6 +58,26 @@ def test_constants_print_exactly(value: float) -> None:
     read = eval(number(value))
     assert read == value
     assert str(read) == str(value)
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
+def test_truth_values_are_numbers_in_every_format(dtype: DType) -> None:
+    """Loaded, and stored as what another kernel loads; the product needs the cast."""
+    g = KernelBuilder("truths", m=16, k=32, n=16)
+    x, w = g.input("x", boolean, "m, k"), g.input("w", dtype, "k, n")
+    with g.block(grid={"m": 16}) as b:
+        t = b.cast(b.load(x, "m/grid, k"), dtype=str(dtype))
+        product = b.matmul(t, b.load(w, "k, n"), over="k")
+        out = b.store(product, "m/grid, n", dtype=f32)
+        stored = b.store(t, "m/grid, k", dtype=dtype)
+    graph = g.returns(out).returns(stored).build()
+    truths = torch.arange(512).reshape(16, 32) % 3 == 0
+    kind = getattr(torch, torch_dtype(dtype).removeprefix("torch."))
+    weights = (torch.arange(512).reshape(32, 16) % 7 - 3).to(kind)
+    numbers, kept = TritonExecutable(graph, interpret=True)(truths, weights)
+    assert torch.equal(numbers, truths.float() @ weights.float())
+    assert torch.equal(kept.float(), truths.float())
+    compile_only(graph)
 
 
 def test_constants_of_extents() -> None:

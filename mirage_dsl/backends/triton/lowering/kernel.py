@@ -40,6 +40,7 @@ from mirage_dsl.core.types import (
     DType,
     Scalar,
     TensorType,
+    bf16,
     f16,
     f32,
     i8,
@@ -757,7 +758,8 @@ class TileCode:
             return tile
 
         def make() -> Variable:
-            text = f"{tile.name}.to({TRITON_DTYPE[dtype.name]})"
+            number = as_number(tile.name, tile.dtype, dtype)
+            text = f"{number}.to({TRITON_DTYPE[dtype.name]})"
             name = self.writer.define(f"{tile.name}_{dtype}", text)
             return replace(tile, name=name, dtype=dtype)
 
@@ -1423,6 +1425,14 @@ AS_NUMBER = ".to(tl.float32)"
 """What makes a number of a comparison."""
 
 
+def as_number(text: str, dtype: DType, wanted: DType) -> str:
+    """An expression that `.to` makes numbers of: bf16 comes of floats alone.
+
+    Triton's interpreter takes the bits of truth values and integers for those of bf16.
+    """
+    return text if dtype.is_float or wanted is not bf16 else text + AS_NUMBER
+
+
 def emit_block(
     block: BlockGraph,
     name: str,
@@ -2058,7 +2068,8 @@ class _Printer:
         if cast.result in self._packed.floats:
             self._unpack(cast)
             return
-        name = self._variables[cast.operand].name
+        given = self._variables[cast.operand]
+        name = as_number(given.name, given.dtype, cast.tile.dtype)
         dtype = TRITON_DTYPE[cast.tile.dtype.name]
         text = CAST.triton.format(name, dtype=dtype)
         self._name(cast, self._bind(cast.result, text))
