@@ -434,6 +434,7 @@ class Loads:
         turned: Whether registers want it in another order than memory has.
         readers: Which products read it.
         picked: Whether products read it, of known positions.
+        single: Whether its elements are picked one by one, at positions that are data.
     """
 
     own: tuple[Load, ...]
@@ -453,6 +454,7 @@ class Loads:
     turned: Flags
     readers: Column
     picked: Flags
+    single: Flags
 
     @cached_property
     def windows(self) -> Flags:
@@ -700,6 +702,12 @@ class _Builder:
             turned=flags(v in facts.turned_loads for v in names),
             readers=np.array(readers).reshape(len(own), len(facts.products)),
             picked=flags(map(flow.picks, own))[:, None],
+            single=flags(
+                load.along is not None
+                and load.along.known == "no"
+                and not self.run(load, kind)
+                for load, kind in zip(own, kinds, strict=True)
+            )[:, None],
         )
 
     def run(self, load: Load, kind: TensorType) -> Order:

@@ -480,3 +480,44 @@ mugraph f(x: f32[m, k], w: f32[k, n]) -> f32[m, n] where m = 16, k = 1000, n = 4
 }
 """
     assert 0.75 * 21 < time_of(parse(text)) < 1.25 * 21
+
+
+def looked_up(tile: int, rows: int, numbers: int = 16) -> KernelGraph:
+    """Halves of bytes as places in a table, 4096 by 4096, times a vector."""
+    return parse(f"""
+mirage 1
+
+mugraph f(x: f16[1, (m h)], q: u8[k, m], table: f32[n]) -> f32[1, k]
+where m = 2048, h = 2, k = 4096, n = {numbers} {{
+  p = index h
+  y = block grid(k / {rows}) loop(m / {tile}) {{
+    x_t: f16[1, (m/loop h)] = load x
+    xf: f32[m/loop, h] = cast x_t dtype(f32)
+    p_t: i64[h] = load p
+    s4: i64[h] = mul p_t, 4
+    s: u8[h] = to_u8 s4
+    q_t: u8[k/grid, m/loop] = load q
+    half: u8[k/grid, m/loop, h] = shift_right q_t, s
+    four: u8[k/grid, m/loop, h] = bit_and half, 15
+    i: i64[k/grid, m/loop, h] = to_i64 four
+    table_t: f32[n] = load table
+    g: f32[k/grid, m/loop, h] = gather table_t, i dim(n)
+    v2: f32[k/grid] = matmul g, xf over(m, h)
+    v3: f32[k/grid] = accumulate v2
+    store y: f32[1, k/grid] = v3
+  }}
+  return y
+}}
+""")
+
+
+@pytest.mark.parametrize(
+    ("tile", "rows", "measured"), [(512, 8, 23.5), (256, 8, 24.1), (512, 4, 24.3)]
+)
+def test_small_tables_are_in_l1(tile: int, rows: int, measured: float) -> None:
+    found = estimate(looked_up(tile, rows), H100).microseconds
+    assert found == pytest.approx(measured, rel=0.3)
+
+
+def test_long_tables_are_not() -> None:
+    assert estimate(looked_up(512, 8, 2**16), H100).microseconds > 200
