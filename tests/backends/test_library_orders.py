@@ -239,6 +239,50 @@ def test_blocks_store_as_library_kernels_have_their_axes(stored: str) -> None:
     check(graph)
 
 
+UNPACKED = """mirage 1
+
+mugraph unpacked(x: f32[m, (k h)], q: f32[(n k)]) -> f32[m, n]
+    where m = 8, k = 6, h = 2, n = 16 {
+  i = index h
+  y = block grid(n / 4) {
+    t = load q[(n/grid k)]
+    at = load i[h]
+    f = to_f32 at
+    u = mul t, f
+    store y: f32[STORED] = u
+  }
+  z = matmul x, y over(k, h)
+  return z
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("stored", "lies"),
+    [
+        ("n/grid, k, h", ("n", "k", "h")),
+        ("h, n/grid, k", ("n", "k", "h")),
+        ("h, k, n/grid", ("k", "h", "n")),
+        ("k, h, n/grid", ("k", "h", "n")),
+        ("k, n/grid, h", ("n", "k", "h")),
+    ],
+)
+def test_blocks_store_what_products_sum_side_by_side(
+    stored: str, lies: tuple[str, ...]
+) -> None:
+    """In the order of the other factor; PyTorch copies what lies otherwise."""
+    graph = parse(UNPACKED.replace("STORED", stored))
+    names = kernel_types(graph)["y"].names
+    assert lying(graph).get("y", names) == lies
+    host = emit(graph)
+    scope: dict[str, Any] = {"torch": torch, "unpacked_kernel0": NotedKernel()}
+    exec(host[host.index("def run(") :], scope)
+    with Copies() as ours:
+        scope["run"](*random_inputs(graph))
+    assert ours.count == 0
+    check(graph)
+
+
 def test_what_is_copied_for_the_caller_is_copied_once() -> None:
     """Batches in the middle of what is returned, with its axes in another order."""
     graph = between_products()

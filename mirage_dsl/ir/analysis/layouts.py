@@ -650,7 +650,8 @@ class _Unseen:
         """How a block stores a value: as the library kernel that reads it has its axes.
 
         That of a product has batches first, and these and the rest as in the first
-        source that has all dims.
+        source that has all dims; without batches, what is summed is side by side, as
+        the other factor has it.
 
         Args:
             value: What it stores.
@@ -663,6 +664,9 @@ class _Unseen:
         if joined or value in self.returned or not self._is_simple(value):
             return names
         if product is None:
+            plain = next(filter(self._is_plain_product, readers), None)
+            if plain is not None:
+                return self._summed_together(value, plain)
             return next(_axes_read(value, readers), names)
         order = _of_widest(sources, names)
         a, b = (self._types[v].names for v in product.values)
@@ -672,12 +676,35 @@ class _Unseen:
         # Rows side by side, and so what is summed.
         return (*batch, *sorted(rest, key=lambda d: (d in product.over) == last))
 
+    def _summed_together(self, value: str, product: Apply) -> MemoryOrder:
+        """The dims of a factor with those side by side that are summed."""
+        names = self._types[value].names
+        (other,) = (v for v in product.values if v != value)
+        over = tuple(d for d in self._types[other].names if d in product.over)
+        at = names.index(over[0])
+        if names[at : at + len(over)] == over:
+            return names
+        rest = tuple(d for d in names if d not in over)
+        return (*rest, *over) if names[-1] in over else (*over, *rest)
+
+    def _is_plain_product(self, node: Apply) -> bool:
+        """Whether it is a product of two matrices."""
+        if not self._is_product(node):
+            return False
+        a, b = ({*self._types[v].names} for v in node.values)
+        return a & b == {*node.over} and node.values[0] != node.values[1]
+
     def _is_product_of_batches(self, node: Apply) -> bool:
-        if node.op.kind is not Kind.CONTRACTION or node.result in self._inner:
+        if not self._is_product(node):
             return False
         a, b = ({*self._types[v].names} for v in node.values)
         batch = (a & b).difference(node.over)
-        return bool(batch) and a != batch != b and self.call_of(node) is None
+        return bool(batch) and a != batch != b
+
+    def _is_product(self, node: Apply) -> bool:
+        """Whether it is a product, and no other function of PyTorch's has it."""
+        apart = node.op.kind is Kind.CONTRACTION and node.result not in self._inner
+        return apart and self.call_of(node) is None
 
     def _is_simple(self, value: str) -> bool:
         """Whether axes of one dim each may be in any order for all who read them."""
