@@ -678,12 +678,8 @@ class _Builder:
             again=tuple(facts.again.get(v) for v in names),
             value=np.array([self.value[v] for v in names], dtype=np.intp),
             dims=self.places(load.tile.axes for load in own),
-            runs=self.places(
-                self.run(load, kind) for load, kind in zip(own, kinds, strict=True)
-            ),
-            apart=self.places(
-                self.apart(load, kind) for load, kind in zip(own, kinds, strict=True)
-            ),
+            runs=self.places(map(self.run, own, kinds)),
+            apart=self.places(map(self.apart, own, kinds)),
             itemsize=as_column(kind.dtype.itemsize for kind in kinds),
             word=as_column(
                 2 * kind.dtype.itemsize * (v in flow.words)
@@ -702,13 +698,13 @@ class _Builder:
             turned=flags(v in facts.turned_loads for v in names),
             readers=np.array(readers).reshape(len(own), len(facts.products)),
             picked=flags(map(flow.picks, own))[:, None],
-            single=flags(
-                load.along is not None
-                and load.along.known == "no"
-                and not self.run(load, kind)
-                for load, kind in zip(own, kinds, strict=True)
-            )[:, None],
+            single=flags(map(self.is_single, own, kinds))[:, None],
         )
+
+    def is_single(self, load: Load, kind: TensorType) -> bool:
+        """Whether elements are picked one by one, at positions that are data."""
+        unknown = load.along is not None and load.along.known == "no"
+        return unknown and not self.run(load, kind)
 
     def run(self, load: Load, kind: TensorType) -> Order:
         """The dims that lie one behind the other, innermost first: up to one at data.

@@ -311,20 +311,22 @@ def listed(data: Any, dtype: Any, device: Any) -> Any:
     recorder = _recorder("tensor")
     bools = all(isinstance(n, bool) for n in numbers)
     whole = all(isinstance(n, int) for n in numbers)
-    numbers = [int(n) for n in numbers] if whole else [float(n) for n in numbers]
+    wholes = [int(n) for n in numbers] if whole else []
+    numbers = wholes or [float(n) for n in numbers]
     plain = boolean if bools else _dtype_of(recorder, numbers[0], None)
     wanted = plain if dtype is None else _format(dtype)
     kept = i64 if whole else wanted
     at = _made(recorder, recorder.index(_vars(recorder, len(numbers))))
     step = whole and len(_runs(numbers, 1)) < len(_runs(numbers, 0))
     runs = _runs(numbers, int(step))
-    if whole and len(runs) >= _SEVERAL and _bits(numbers) * len(numbers) <= _MOST_BITS:
-        found = _parts_of_one(numbers, at)
+    if wholes and len(runs) >= _SEVERAL and _bits(wholes) * len(wholes) <= _MOST_BITS:
+        found = _parts_of_one(wholes, at)
         return _placed(f.reshape(found, *shape), wanted, device)
     found = _filled("tensor", (len(numbers),), runs[-1][1], kept, None)
     for (_, number), (last, _) in reversed(list(pairwise(runs))):
         # What stands before this place; those before are put behind.
-        found = f.where(f.less_equal(at, last - 1), number, found)
+        kind = _filled("tensor", (), number, kept, None)
+        found = f.where(f.less_equal(at, last - 1), kind, found)
     found = found + at if step else found
     return _placed(f.reshape(found, *shape), wanted, device)
 

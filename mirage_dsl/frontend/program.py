@@ -71,6 +71,7 @@ from mirage_dsl.ops.table import (
     INSERT,
     MUL,
     RENAME,
+    ROUNDINGS,
     SLICE,
     UNFLATTEN,
 )
@@ -767,7 +768,7 @@ class ProgramRecord:
 
     def _constant(self, number: Scalar, dtype: DType) -> Traced:
         value = self.dims.value((), dtype)
-        self.constants[value] = number
+        self.constants[value] = _in_format(number, dtype)
         return value
 
     def _of_constants(
@@ -784,11 +785,14 @@ class ProgramRecord:
         known = op.kind is Kind.ELEMENTWISE and not any(n.extents for n in numbers)
         if not known or op.formats is Formats.INTEGERS:
             return None
+        made = result_dtype(op, _formats(operands))
+        whole = made.is_integer and all(n.value == int(n.value) for n in numbers)
+        of = np.int64 if whole else np.float64
         with np.errstate(all="ignore"):
-            found = float(op.numpy(*(float(n.value) for n in numbers)))
+            found = op.numpy(*(of(n.value) for n in numbers)).item()
         if not math.isfinite(found):
             return None
-        return self._constant(scalar(found), result_dtype(op, _formats(operands)))
+        return self._constant(scalar(found), made)
 
     def computed(self, value: Traced) -> Traced:
         """A constant as a value that nodes compute."""
@@ -997,6 +1001,23 @@ class _Step:
     operands: tuple[Traced | Scalar, ...]
     attrs: Attrs
     dtype: DType
+
+
+def _in_format(number: Scalar, dtype: DType) -> Scalar:
+    """What a format holds of a constant: whole numbers that wrap around, or 16 bits.
+
+    As PyTorch makes tensors of numbers.  What depends on extents stays as it is, and
+    floats of 32 bits, whose rounding is that of the computing.
+    """
+    if number.extents or not math.isfinite(number.value):
+        return number
+    if dtype.is_integer:
+        low, high = int(dtype.min), int(dtype.max)
+        return scalar((int(number.value) - low) % (high - low + 1) + low)
+    if dtype not in ROUNDINGS:
+        return number
+    with np.errstate(over="ignore"):
+        return scalar(float(ROUNDINGS[dtype].numpy(np.float64(float(number.value)))))
 
 
 def _formats(operands: Sequence[Traced | Scalar]) -> list[DType | Scalar]:

@@ -50,6 +50,22 @@ _FEW_SLICES = 8
 """Windows that are joined of slices: of more a search has too many nodes to join."""
 
 
+def repeat_of_either(x: Any, *counts: Any, axis: Any = None) -> Any:
+    """The method of PyTorch's tensors, or that of NumPy's arrays.
+
+    The latter is each element so many times, along an axis.
+    """
+    x = as_tensor("repeat", x)
+    if x.recorder.origin.torch is None:
+        return f.repeat_interleave(x, counts[0], *(counts[1:] or (axis,)))
+    if axis is not None:
+        raise UnsupportedError(
+            "repeat along an axis, which is NumPy's; PyTorch has repeat_interleave",
+            user_location(),
+        )
+    return repeat(x, *counts)
+
+
 def repeat(x: Any, *counts: Any) -> Any:
     """The whole tensor so many times along each axis, leading axes added."""
     x = as_tensor("repeat", x)
@@ -628,7 +644,7 @@ OF_PYTORCH: Mapping[str, Callable[..., Any]] = {
     "pad": pad,
     "pixel_shuffle": pixel_shuffle,
     "pixel_unshuffle": pixel_unshuffle,
-    "repeat": repeat,
+    "repeat": repeat_of_either,
     "reshape_as": as_shaped,
     "select_scatter": select_scatter,
     "slice_scatter": slice_scatter,

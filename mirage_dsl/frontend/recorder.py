@@ -394,7 +394,7 @@ class Recorder(ProgramRecord):
         What does not fit is rounded, in a node of its own where that may show.
         """
         given = x.value.dtype
-        exact = given.itemsize == 1 or given.is_within(dtype)
+        exact = given.itemsize == 1 or (given.is_float and given.is_within(dtype))
         if dtype not in ROUNDINGS or exact or x.value in self.constants:
             return self.cast(x, dtype)
         x = self.cast(x, f32) if given.is_integer else x

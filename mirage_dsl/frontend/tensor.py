@@ -801,6 +801,12 @@ class Tensor(Attributes):
     __mod__, __rmod__ = divided("remainder")
     __floordiv__, __rfloordiv__ = divided("floor_divide")
 
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
     def __lshift__(self, other: Any) -> Any:
         return call("shift_left", self, other)
 
@@ -887,8 +893,9 @@ class Tensor(Attributes):
             )
         return self.T
 
-    def reshape(self, *given: Any, shape: Any = ()) -> Tensor:
+    def reshape(self, *given: Any, shape: Any = (), order: str = "C") -> Tensor:
         """Axes split and merged, row-major; to `shape`, or to so many arguments."""
+        _require_row_major("reshape", order)
         return self.seen_as(Reshaped(flat_arguments(given or (shape,))))
 
     def view(self, *shape: Any, size: Any = ()) -> Tensor:
@@ -1033,8 +1040,9 @@ class Tensor(Attributes):
         found = call("flatten", self, *args, **kwargs)
         return found.clone() if self._origin.library == "numpy" else found
 
-    def ravel(self) -> Tensor:
+    def ravel(self, order: str = "C") -> Tensor:
         """All axes merged; a copy where the tensor is not contiguous."""
+        _require_row_major("ravel", order)
         return self.contiguous().reshape(-1)
 
     def to(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -1233,6 +1241,20 @@ class Tensor(Attributes):
     unbind = method("unbind")
     narrow = method("narrow")
     astype = method("astype")
+
+
+def _require_row_major(what: str, order: str) -> None:
+    """Refuse another order of the elements than that of rows.
+
+    Raises:
+        UnsupportedError: It is another one.
+    """
+    if order != "C":
+        raise UnsupportedError(
+            f"{what} in the order {order!r}; expected 'C', the rows one behind the "
+            "other: permute the axes before",
+            user_location(),
+        )
 
 
 def _by_integers(x: Tensor, index: Any) -> Any:

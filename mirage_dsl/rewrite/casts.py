@@ -65,7 +65,18 @@ from mirage_dsl.ir.graph import (
 from mirage_dsl.ir.infer import block_node_type, keep_block_types, kernel_types
 from mirage_dsl.ir.walk import bypassed, users, with_operands, with_returned
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import ADD, CAST, CONVERSIONS, ROUNDINGS, SUB
+from mirage_dsl.ops.table import (
+    ABS,
+    ADD,
+    CAST,
+    CONVERSIONS,
+    MAXIMUM,
+    MINIMUM,
+    NEG,
+    RELU,
+    ROUNDINGS,
+    SUB,
+)
 
 # -- Casts before products -------------------------------------------------------------
 
@@ -285,6 +296,8 @@ def _kernel_ranges(
 
 _ROWS = {row: dtype for dtype, row in ROUNDINGS.items()}
 _MOVES = (Kind.VIEW, Kind.GATHER, Kind.CONCAT)
+_EXACT = (ABS, NEG, RELU, MAXIMUM, MINIMUM)
+"""Operators that round nothing, beside those that move elements or select them."""
 
 
 def without_unseen_roundings(program: KernelGraph) -> KernelGraph:
@@ -337,7 +350,8 @@ class _Seeing:
                         return True
                     continue
                 found = self.types[node.result].dtype
-                moved = node.op.kind in _MOVES or node.op.chooses
+                exact = node.op in _EXACT or node.op.selects
+                moved = node.op.kind in _MOVES or node.op.chooses or exact
                 if node.result not in met and (moved or not found.is_within(dtype)):
                     met.add(node.result)
                     waiting.append(node.result)

@@ -1,0 +1,102 @@
+"""Numbers and integers are in the format that they are made in, as PyTorch has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mirage_dsl as mirage
+
+ONES = torch.ones(4)
+COUNTS = torch.tensor([257, 259, 2049, 30001])
+
+CONSTANTS: dict[str, Callable[[Any], Any]] = {
+    "a negative byte": lambda x: torch.tensor(-1).to(torch.uint8) * x,
+    "a long byte": lambda x: torch.tensor(300).to(torch.uint8) * x,
+    "a long short": lambda x: torch.tensor(70000).to(torch.int16) * x,
+    "a part of a whole": lambda x: torch.full((4,), 2.7, dtype=torch.int64) * x,
+    "below zero": lambda x: (torch.zeros(4, dtype=torch.uint8) - 1) * x,
+    "a product of bytes": lambda x: (
+        torch.tensor(200, dtype=torch.uint8) * torch.tensor(3, dtype=torch.uint8) * x
+    ),
+    "the least byte": lambda x: -torch.tensor(-128, dtype=torch.int8) * x,
+    "beyond the largest": lambda x: (
+        (torch.full((4,), 2**31 - 1, dtype=torch.int32) + 1) * x
+    ),
+    "a long whole number": lambda x: (torch.full((4,), 2**53 - 1) - 2**53 + 1) * x,
+    "bf16": lambda x: torch.full((4,), 0.1, dtype=torch.bfloat16).float() * x,
+    "f16": lambda x: torch.tensor(0.1, dtype=torch.float16).float() * x,
+    "a long half": lambda x: torch.full((4,), 2049.0, dtype=torch.float16).float() * x,
+    "a list": lambda x: (
+        torch.tensor([0.1, 0.3, 0.7, 0.9], dtype=torch.bfloat16).float() * x
+    ),
+    "an infinite half": lambda x: (torch.tensor(70000.0).half().float() > 1e6) * x,
+    "a root in bf16": lambda x: torch.tensor(3072**0.5, dtype=torch.bfloat16) * x,
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_are_of_their_format(name: str) -> None:
+    function = CONSTANTS[name]
+    found = mirage.kernel(lambda x: function(x))(ONES)
+    torch.testing.assert_close(found, function(ONES), rtol=0, atol=0)
+
+
+ROUNDED: dict[str, Callable[[Any], Any]] = {
+    "integers to bf16": lambda t: t.to(torch.bfloat16).float(),
+    "integers to f16": lambda t: t.to(torch.int16).half().float(),
+    "compared": lambda t: t.to(torch.bfloat16) == 257,
+    "as integers again": lambda t: t.to(torch.bfloat16).long(),
+    "of positions": lambda t: t * torch.arange(300, dtype=torch.bfloat16)[-4:].float(),
+    "behind abs": lambda t: t.float().half().abs().long(),
+    "behind a minus": lambda t: (-t.float().half()).int(),
+    "behind relu": lambda t: t.float().half().relu().float(),
+    "behind a bound": lambda t: t.float().half().clamp(max=1e4).float() - t,
+    "behind a maximum": lambda t: t.float().bfloat16().amax(0).long(),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_roundings_are_seen(name: str) -> None:
+    function = ROUNDED[name]
+    found = mirage.kernel(lambda t: function(t))(COUNTS)
+    torch.testing.assert_close(found, function(COUNTS), rtol=0, atol=0)
+
+
+ARRAYS: dict[str, Callable[[Any], Any]] = {
+    "repeat along an axis": lambda x: x.repeat(2, 1) * 1,
+    "repeat, all": lambda x: x.repeat(2) * 1,
+    "repeat by name": lambda x: x.repeat(2, axis=0) * 1,
+    "reshape in order": lambda x: x.reshape(-1, order="C") * 1,
+    "ravel in order": lambda x: x.T.ravel("C") * 1,
+    "divmod": lambda x: (
+        divmod(x.astype("int32"), 4)[1] + divmod(x.astype("int32"), 4)[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_methods_of_arrays(name: str) -> None:
+    x, function = np.arange(6, dtype=np.float32).reshape(2, 3), ARRAYS[name]
+    np.testing.assert_array_equal(mirage.kernel(lambda x: function(x))(x), function(x))
+
+
+def test_methods_that_are_of_the_other_library() -> None:
+    with pytest.raises(mirage.MirageError, match="repeat_interleave"):
+        mirage.kernel(lambda x: x.repeat(2, axis=0))(ONES)
+    with pytest.raises(mirage.MirageError, match="permute the axes"):
+        mirage.kernel(lambda x: x.reshape(-1, order="F"))(np.ones((2, 3)))
+
+
+def test_buckets_of_other_formats() -> None:
+    edges = torch.tensor([2, 5, 9], dtype=torch.int32)
+
+    def segments(x: Any, edges: Any) -> Any:
+        return x * torch.bucketize(torch.arange(12), edges, right=True)
+
+    x = torch.ones(12)
+    torch.testing.assert_close(mirage.kernel(segments)(x, edges), segments(x, edges))
