@@ -105,7 +105,6 @@ class Compiled:
 
     index: int
     reason: str
-    seconds: float
     reports: tuple[Report, ...] = ()
 
 

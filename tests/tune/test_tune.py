@@ -102,7 +102,7 @@ def compiled(job):
         os._exit(3)
     if job.graph.name == "endless":
         time.sleep(60)
-    return Compiled(job.index, "spills" if job.graph.name == "spills" else "", 0.0)
+    return Compiled(job.index, "spills" if job.graph.name == "spills" else "")
 worker.compiled = compiled
 worker.SECONDS_EACH = 2.0
 worker._load = lambda: None
