@@ -722,6 +722,3 @@ def _adds_nothing(node: Accumulate, known: Mapping[str, float]) -> bool:
         return False
     # A running maximum stays what it was.
     return value is not None and (math.isnan(value) or value == reduction.neutral)
-
-
-__all__ = ["settle_masks", "skip_tiles", "unproven"]
