@@ -1205,8 +1205,6 @@ class _Assigned:
         self._result = program.name(line.name)
         self._tile = program.tile(line.type)
         self._notes: Notes = program.notes(line.name)
-        word = line.action.word
-        self._word = line.name if word is None else word
 
     def statement(self) -> Statement:
         word = self._action.word

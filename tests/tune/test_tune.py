@@ -128,7 +128,8 @@ def test_crashes_and_hangs_cost_only_themselves() -> None:
     names = ["longest", "crash", "broken", "hang", "spills", "endless", "best"]
     seen: list[Timing] = []
     graphs = [named(n) for n in names] + [named("library", kernels=False)]
-    with Tuner(Task(GRAPH, INPUTS), "sm_90", seconds_each=3, jobs=3) as tuner:
+    with Tuner(Task(GRAPH, INPUTS), "sm_90", jobs=3) as tuner:
+        tuner.seconds_each = 3
         found = tuner.times(graphs, progress=seen.append)
         # Whatever was the last one: a process is there.
         tuner.times(graphs[-1:])
