@@ -161,6 +161,22 @@ def _condition(operand: Argument, text: str) -> str:
     return text if operand.dtype == boolean else f"{text} != 0"
 
 
+def _forms(
+    op: Operator,
+    operands: Sequence[Argument],
+    result: tuple[str, ...],
+    tensor: str,
+    constant: str,
+) -> Iterator[str]:
+    """What the operands are in an expression, by templates for tensors and numbers."""
+    for at, operand in enumerate(operands):
+        text = aligned(operand.text, operand.dims, result)
+        if op.chooses and at == 0:
+            yield _condition(operand, text)
+        else:
+            yield (constant if operand.dtype is None else tensor).format(text)
+
+
 def _elementwise(
     op: Operator, operands: Sequence[Argument], result: tuple[str, ...], dtype: DType
 ) -> str:
@@ -173,17 +189,8 @@ def _elementwise(
     wide = (".double()" if full else ".float()") * _widened(tensors, dtype, constants)
     # Python's operators take numbers beside tensors; functions take tensors only.
     numbers = bool(tensors) and "torch." not in template
-    forms: list[str] = []
-    for at, operand in enumerate(operands):
-        text = aligned(operand.text, operand.dims, result)
-        if op.chooses and at == 0:
-            forms.append(_condition(operand, text))
-        elif operand.dtype is not None:
-            forms.append(f"{text}{wide}")
-        elif numbers:
-            forms.append(operand.text)
-        else:
-            forms.append(f"torch.full((), {operand.text}, device=device)")
+    constant = "{}" if numbers else "torch.full((), {}, device=device)"
+    forms = _forms(op, operands, result, f"{{}}{wide}", constant)
     name = torch_dtype(dtype)
     text = f"({template.format(*forms, dtype=name)})"
     # Numbers among tensors leave their format alone; tensors of numbers may not.
@@ -219,18 +226,11 @@ def _of_integers(
     template = op.torch
     dtypes = (o.dtype for o in operands if o.dtype is not None)
     own = torch_dtype(next(d for d in dtypes if d.is_integer))
-    forms: list[str] = []
-    for at, operand in enumerate(operands):
-        text = aligned(operand.text, operand.dims, result)
-        if op.chooses and at == 0:
-            forms.append(_condition(operand, text))
-        elif operand.dtype is not None:
-            forms.append(text)
-        elif "torch." in template:
-            forms.append(f"torch.full((), {operand.text}, dtype={own}, device=device)")
-        else:
-            # The constants of integers are integers, which may be written as floats.
-            forms.append(f"int({operand.text})")
+    # The constants of integers are integers, which may be written as floats.
+    constant = "int({})"
+    if "torch." in template:
+        constant = f"torch.full((), {{}}, dtype={own}, device=device)"
+    forms = _forms(op, operands, result, "{}", constant)
     return f"({template.format(*forms, dtype=torch_dtype(dtype))})"
 
 

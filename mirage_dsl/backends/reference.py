@@ -257,6 +257,3 @@ def is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
     """Whether a value is a torch tensor, without importing torch."""
     kinds = type(value).__mro__
     return any(k.__module__ == "torch" and k.__name__ == "Tensor" for k in kinds)
-
-
-__all__ = ["is_tensor", "run_reference"]

@@ -288,16 +288,3 @@ def result_class(values: Sequence[Any]) -> type | None:
     }
     most = max(kinds, key=lambda kind: len(kind.__mro__), default=None)
     return None if most is torch.Tensor else most
-
-
-__all__ = [
-    "autocast_refusal",
-    "in_autocast",
-    "in_mode",
-    "memory_refusal",
-    "own_mode",
-    "plain_torch",
-    "refusal",
-    "result_class",
-    "without_lazy_bits",
-]

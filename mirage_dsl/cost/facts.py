@@ -10,7 +10,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import SECTOR
-from mirage_dsl.core.types import Dim, Scalar, TensorType, f32, i32
+from mirage_dsl.core.types import Dim, Scalar, TensorType, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.graph import (
@@ -56,6 +56,7 @@ from mirage_dsl.tile.build import (
     deferrable,
     eager,
     is_worth_a_tile,
+    loads_words,
     memory_order,
     vector_products,
 )
@@ -1297,8 +1298,7 @@ class BlockFacts:
     @cached_property
     def takes_words(self) -> bool:
         """Whether it loads words of 32 bits beside products."""
-        formats = {self.given.types[load.result].dtype for load in self.block.loads}
-        return i32 in formats and bool(self.products)
+        return bool(self.products) and loads_words(self.block, self.given.types)
 
     @cached_property
     def warp_dims(self) -> frozenset[str]:
@@ -1338,17 +1338,12 @@ def _batch_dims(given: Suited[Outer]) -> frozenset[str]:
 
 def _takes_pairs(given: Suited[Outer]) -> bool:
     """Whether a block has joined what it made of pairs, or sums over parts of words."""
-    types, loads = given.types, given.block.loads
-    formats = {load.result: types[load.result].dtype for load in loads}
-    lanes = [formats[n.values[0]] for n in given.block.applies if _is_lane(n, formats)]
-    words = bool(lanes) and i32 in formats.values()
-    joined = any(n.op is CONCAT for n in given.block.applies)
-    return joined or words or any(dtype.itemsize == 1 for dtype in lanes)
-
-
-def _is_lane(node: Apply, loads: Container[str]) -> bool:
-    """Whether a block takes lanes of what it loads."""
-    return node.op is SLICE and node.values[0] in loads
+    block, types = given.block, given.types
+    loads = {load.result for load in block.loads}
+    lanes = {n.values[0] for n in block.applies if n.op is SLICE} & loads
+    words = bool(lanes) and loads_words(block, types)
+    joined = any(n.op is CONCAT for n in block.applies)
+    return joined or words or any(types[v].dtype.itemsize == 1 for v in lanes)
 
 
 def _all_batch_dims(given: Suited[Outer]) -> frozenset[str]:

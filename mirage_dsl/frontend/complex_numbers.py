@@ -30,7 +30,7 @@ from mirage_dsl.frontend.functions import NoTensor, as_tensor, refusing
 from mirage_dsl.frontend.memory import link
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import flat_arguments
-from mirage_dsl.frontend.tensor import Tensor, refuse
+from mirage_dsl.frontend.tensor import BothWays, Tensor, both_ways, refuse
 
 _NAMES: Mapping[DType, str] = {f16: "complex32", f32: "complex64", f64: "complex128"}
 """PyTorch's complex dtypes, by that of their parts."""
@@ -49,6 +49,11 @@ def _written(*_: Any) -> NoReturn:
 
 def _compared(*_: Any) -> NoReturn:
     _refuse("a comparison of complex tensors")
+
+
+def _operator(sign: str, name: str) -> BothWays:
+    """An operator of Python that computes with complex tensors."""
+    return both_ways(lambda x, y: of_complex(sign, name, (x, y), {}))
 
 
 @refusing
@@ -185,32 +190,13 @@ class Complex(NoTensor):
     def __bool__(self) -> bool:
         return bool(self.real)
 
-    def __add__(self, other: Any) -> Any:
-        return of_complex("+", "add", (self, other), {})
-
-    def __radd__(self, other: Any) -> Any:
-        return of_complex("+", "add", (other, self), {})
-
-    def __sub__(self, other: Any) -> Any:
-        return of_complex("-", "sub", (self, other), {})
-
-    def __rsub__(self, other: Any) -> Any:
-        return of_complex("-", "sub", (other, self), {})
-
-    def __mul__(self, other: Any) -> Any:
-        return of_complex("*", "mul", (self, other), {})
-
-    def __rmul__(self, other: Any) -> Any:
-        return of_complex("*", "mul", (other, self), {})
+    __add__, __radd__ = _operator("+", "add")
+    __sub__, __rsub__ = _operator("-", "sub")
+    __mul__, __rmul__ = _operator("*", "mul")
+    __truediv__, __rtruediv__ = _operator("/", "div")
 
     def __matmul__(self, other: Any) -> Any:
         return of_complex("@", "matmul", (self, other), {})
-
-    def __truediv__(self, other: Any) -> Any:
-        return of_complex("/", "div", (self, other), {})
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return of_complex("/", "div", (other, self), {})
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = _written
     __eq__ = __ne__ = _compared

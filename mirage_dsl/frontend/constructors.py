@@ -177,13 +177,15 @@ def _kept(x: Any, keep: Tensor) -> Any:
     return f.astype(f.where(keep, x, 0), x)
 
 
-def _of_matrices(name: str, x: Any) -> Any:
+def _diagonal(name: str, x: Any, shift: int) -> tuple[Any, Any, Any]:
+    """Matrices, where a diagonal is in each of their rows, and their columns."""
     x = as_tensor(name, x)
     if x.ndim < 2:
         raise TraceError(
             f"{name} of a tensor of rank {x.ndim}; expected 2 or more", user_location()
         )
-    return x
+    rows, columns = positions(x, -2), positions(x, -1)
+    return x, rows + shift if shift else rows, columns
 
 
 @public
@@ -195,9 +197,8 @@ def tril(x: Any, diagonal: int = 0, k: int | None = None) -> Any:
         diagonal: How far the last kept diagonal is above the main one.
         k: NumPy's name of it.
     """
-    x, shift = _of_matrices("tril", x), diagonal if k is None else k
-    rows, columns = positions(x, -2), positions(x, -1)
-    return _kept(x, f.less_equal(columns, rows + shift if shift else rows))
+    x, places, columns = _diagonal("tril", x, diagonal if k is None else k)
+    return _kept(x, f.less_equal(columns, places))
 
 
 @public
@@ -209,9 +210,8 @@ def triu(x: Any, diagonal: int = 0, k: int | None = None) -> Any:
         diagonal: How far the first kept diagonal is above the main one.
         k: NumPy's name of it.
     """
-    x, shift = _of_matrices("triu", x), diagonal if k is None else k
-    rows, columns = positions(x, -2), positions(x, -1)
-    return _kept(x, f.less_equal(rows + shift if shift else rows, columns))
+    x, places, columns = _diagonal("triu", x, diagonal if k is None else k)
+    return _kept(x, f.less_equal(places, columns))
 
 
 # -- Constants -------------------------------------------------------------------------

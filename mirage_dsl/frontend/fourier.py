@@ -8,7 +8,7 @@ parts is searched.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -244,18 +244,13 @@ def _shift(sign: int) -> Function:
 # -- Frames ----------------------------------------------------------------------------
 
 
-class _Frames(NamedTuple):
-    """How a signal is cut into windows, and how their transforms are scaled."""
-
-    size: int
-    hop: int
-    norm: str | None
-
-
-def _frames(n_fft: Any, hop_length: Any, normalized: bool) -> _Frames:
+def _frames(
+    n_fft: Any, hop_length: Any, normalized: bool
+) -> tuple[int, int, str | None]:
+    """How long windows are, how far apart, and how their transforms are scaled."""
     size = integer(n_fft, "n_fft")
     hop = size // 4 if hop_length is None else integer(hop_length, "hop_length")
-    return _Frames(size, hop, "ortho" if normalized else None)
+    return size, hop, "ortho" if normalized else None
 
 
 def _window(window: Any, n_fft: int, win_length: Any, like: Tensor) -> Any:

@@ -252,10 +252,17 @@ def _of_narrow(
         (own,) = formats
         wide = [_rounded(o, own) if isinstance(o, Scalar) else o for o in wide]
         return Tensor.made(recorder, recorder.elementwise(op, wide), given)
-    if op is WHERE and isinstance(given[0], Tensor) and not is_condition(given[0]):
-        wide = [complement(complement(given[0])).handle, *wide[1:]]
-    found = recorder.elementwise(op, wide)
+    found = recorder.elementwise(op, _with_condition(op, given, wide))
     return Tensor.made(recorder, recorder.cast(found, *formats), given)
+
+
+def _with_condition(
+    op: Operator, given: Sequence[Any], operands: list[Operand]
+) -> list[Operand]:
+    """The operands, of which what chooses is of truth values."""
+    if op.chooses and isinstance(given[0], Tensor) and not is_condition(given[0]):
+        return [complement(complement(given[0])).handle, *operands[1:]]
+    return operands
 
 
 # -- Integers --------------------------------------------------------------------------
@@ -276,8 +283,7 @@ def _of_integers(
     if op is NEG and format_of(op, recorder.origin, given, operands) == u8:
         # Without a sign there is no -1 to multiply by.
         return _of_integers(recorder, SUB, [0, *given], [scalar(0), *operands])
-    if op.chooses and isinstance(given[0], Tensor) and not is_condition(given[0]):
-        operands = [complement(complement(given[0])).handle, *operands[1:]]
+    operands = _with_condition(op, given, operands)
     dtype = format_of(op, recorder.origin, given, operands)
     if op.formats is Formats.INTEGERS and dtype.is_float:
         _refuse_floats(op)
@@ -287,17 +293,23 @@ def _of_integers(
         operands = [
             _rounded(o, dtype) if isinstance(o, Scalar) else o for o in operands
         ]
-    converted = [
-        recorder.cast(o, dtype)
-        if isinstance(o, Handle) and not (op.chooses and at == 0)
-        else o
-        for at, o in enumerate(operands)
-    ]
-    found = recorder.elementwise(op, converted)
+    found = recorder.elementwise(op, _in_format(recorder, op, operands, dtype))
     if op.truth is not Truth.COMPARES and dtype.is_integer:
         # Of constants alone no operand says the format.
         found = recorder.cast(found, dtype)
     return Tensor.made(recorder, found, given)
+
+
+def _in_format(
+    recorder: Recorder, op: Operator, operands: list[Operand], dtype: DType
+) -> list[Operand]:
+    """The operands but what chooses in a format."""
+    return [
+        recorder.cast(o, dtype)
+        if isinstance(o, Handle) and (at or not op.chooses)
+        else o
+        for at, o in enumerate(operands)
+    ]
 
 
 def _refuse_floats(op: Operator) -> NoReturn:
@@ -376,8 +388,7 @@ def _of_truth(
         either = MAXIMUM if op is ADD else op
         found = recorder.elementwise(either, operands)
         return Tensor.made(recorder, found, given)
-    if op is WHERE and not is_condition(given[0]):
-        operands = [complement(complement(given[0])).handle, *operands[1:]]
+    operands = _with_condition(op, given, operands)
     computed = format_of(op, recorder.origin, given, operands)
     if op.formats is Formats.INTEGERS and computed.is_float:
         _refuse_floats(op)
@@ -388,13 +399,7 @@ def _of_truth(
     dtype = computed if computed.is_float else recorder.origin.default_dtype()
     if dtype is None:
         _refuse_truth(op, "cannot be traced", "use ~, & and |")
-    cast = [
-        recorder.cast(o, dtype)
-        if isinstance(o, Handle) and (op is not WHERE or at)
-        else o
-        for at, o in enumerate(operands)
-    ]
-    found = recorder.elementwise(op, cast)
+    found = recorder.elementwise(op, _in_format(recorder, op, operands, dtype))
     return Tensor.made(recorder, recorder.cast(found, dtype), given)
 
 

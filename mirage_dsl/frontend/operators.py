@@ -256,5 +256,3 @@ OF_ATEN: Mapping[str, Function] = {
     **{name: _elsewhere(name) for name in _ELSEWHERE.split()},
 }
 """By their names in `torch.ops.aten`."""
-
-__all__ = ["OF_ATEN", "operator_of"]

@@ -53,7 +53,7 @@ from mirage_dsl.frontend.indices import (
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import integer, normal_axis
-from mirage_dsl.frontend.tensor import Tensor, refuse_bytes
+from mirage_dsl.frontend.tensor import BothWays, Tensor, both_ways, refuse_bytes
 from mirage_dsl.ops.table import OPERATORS
 
 
@@ -593,6 +593,11 @@ NO_ELEMENTS = (
 )
 
 
+def _operator(name: str) -> BothWays:
+    """An operator of Python that computes with selected elements."""
+    return both_ways(lambda x, y: by_rows(name, (x, y), {}))
+
+
 def _in_place(name: str) -> Any:
     """An operator of Python that changes selected elements, which are a copy."""
 
@@ -728,29 +733,10 @@ class Selected(NoTensor):
 
         return method
 
-    def __add__(self, other: Any) -> Any:
-        return by_rows("add", (self, other), {})
-
-    def __radd__(self, other: Any) -> Any:
-        return by_rows("add", (other, self), {})
-
-    def __sub__(self, other: Any) -> Any:
-        return by_rows("sub", (self, other), {})
-
-    def __rsub__(self, other: Any) -> Any:
-        return by_rows("sub", (other, self), {})
-
-    def __mul__(self, other: Any) -> Any:
-        return by_rows("mul", (self, other), {})
-
-    def __rmul__(self, other: Any) -> Any:
-        return by_rows("mul", (other, self), {})
-
-    def __truediv__(self, other: Any) -> Any:
-        return by_rows("div", (self, other), {})
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return by_rows("div", (other, self), {})
+    __add__, __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("sub")
+    __mul__, __rmul__ = _operator("mul")
+    __truediv__, __rtruediv__ = _operator("div")
 
     def __pow__(self, other: Any) -> Any:
         return by_rows("pow", (self, other), {})

@@ -56,7 +56,7 @@ def repeat_of_either(x: Any, *counts: Any, axis: Any = None) -> Any:
     The latter is each element so many times, along an axis.
     """
     x = as_tensor("repeat", x)
-    if x.recorder.origin.torch is None:
+    if x.recorder.origin.library == "numpy":
         return f.repeat_interleave(x, counts[0], *(counts[1:] or (axis,)))
     if axis is not None:
         raise UnsupportedError(

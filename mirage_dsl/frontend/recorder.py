@@ -468,14 +468,9 @@ class Recorder(ProgramRecord):
         own = self.dims.resolve(x.value.dims)
         if source[0] not in own:
             return Handle(x.value, _replaced(x.axes, axis, target[: length != 1]))
-        attrs = (
-            ("dim", source[0].name),
-            ("start", start),
-            ("stop", stop),
-            ("to", target[0].name),
-        )
         dims = tuple(target[0] if a is source[0] else a for a in own)
-        value = self._record(SLICE, (x.value,), dims, attrs)
+        ends = source[0], start, stop, target[0]
+        value = self._record(SLICE, (x.value,), dims, _slice_attrs(*ends))
         if length == 1:
             return self._element(x, axis, value, target)
         return Handle(value, axes)
@@ -519,13 +514,8 @@ class Recorder(ProgramRecord):
         # Bounds are in elements of the leading variable, as it is now.
         behind = product(source[1:])
         assert behind is not None
-        attrs = (
-            ("dim", source[0].name),
-            ("start", start // behind),
-            ("stop", stop // behind),
-            ("to", target[0].name),
-        )
-        value = self._record(SLICE, (x.value,), dims, attrs)
+        ends = source[0], start // behind, stop // behind, target[0]
+        value = self._record(SLICE, (x.value,), dims, _slice_attrs(*ends))
         if not single:
             return Handle(value, _replaced(x.axes, axis, target))
         return self._element(x, axis, value, target)
@@ -571,13 +561,8 @@ class Recorder(ProgramRecord):
         ):
             return Handle(x.value, axes)
         value, whole = self._as_one(x, axis)
-        attrs = (
-            ("dim", whole.name),
-            ("start", start),
-            ("stop", stop),
-            ("to", target.name),
-        )
         dims = tuple(target if a is whole else a for a in value.dims)
+        attrs = _slice_attrs(whole, start, stop, target)
         value = self._record(SLICE, (value,), dims, attrs)
         if stop - start == 1:
             return self._element(x, axis, value, (target,))
@@ -1073,6 +1058,15 @@ def _matrix(
 
 def _replaced(axes: Axes, index: int, vars: DimVars) -> Axes:
     return (*axes[:index], vars, *axes[index + 1 :])
+
+
+def _slice_attrs(source: DimVar, start: int, stop: int, target: DimVar) -> Attrs:
+    return (
+        ("dim", source.name),
+        ("start", start),
+        ("stop", stop),
+        ("to", target.name),
+    )
 
 
 def _without(axes: Axes, index: int) -> Axes:

@@ -527,21 +527,36 @@ def logical(sign: str) -> Any:
     return calling
 
 
-def divided(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """An operator of Python that divides with a rest, and its reflected form."""
+BothWays = tuple[Callable[..., Any], Callable[..., Any]]
+"""An operator of Python, and its reflected form."""
+
+
+def both_ways(function: Callable[[Any, Any], Any]) -> BothWays:
+    """The operator that calls a function of two operands."""
+
+    def calling(self: Any, other: Any) -> Any:
+        return function(self, other)
+
+    def reflected(self: Any, other: Any) -> Any:
+        return function(other, self)
+
+    return calling, reflected
+
+
+def operator(name: str) -> BothWays:
+    """The operator that calls the function of a name."""
+    return both_ways(lambda x, y: call(name, x, y))
+
+
+def divided(name: str) -> BothWays:
+    """The operator that divides with a rest."""
 
     def function(*operands: Any) -> Any:
         from mirage_dsl.frontend.elementary import ELEMENTARY
 
         return ELEMENTARY[name](*operands)
 
-    def reflected(self: Any, other: Any) -> Any:
-        return function(other, self)
-
-    def calling(self: Any, other: Any) -> Any:
-        return function(self, other)
-
-    return calling, reflected
+    return both_ways(function)
 
 
 def number(what: str, kind: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -722,41 +737,29 @@ class Tensor(Attributes):
             )
         return int(self.shape[0])
 
-    def __add__(self, other: Any) -> Any:
-        return call("add", self, other)
+    __add__, __radd__ = operator("add")
+    __sub__, __rsub__ = operator("sub")
+    __mul__, __rmul__ = operator("mul")
+    __truediv__, __rtruediv__ = operator("div")
+    __mod__, __rmod__ = divided("remainder")
+    __floordiv__, __rfloordiv__ = divided("floor_divide")
 
-    def __radd__(self, other: Any) -> Any:
-        return call("add", other, self)
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
 
-    def __sub__(self, other: Any) -> Any:
-        return call("sub", self, other)
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
 
-    def __rsub__(self, other: Any) -> Any:
-        return call("sub", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return call("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return call("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return call("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return call("div", other, self)
-
-    def __lt__(self, other: Any) -> Any:
-        return call("less", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return call("less_equal", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return call("less", other, self)
-
-    def __ge__(self, other: Any) -> Any:
-        return call("less_equal", other, self)
+    __pow__, __rpow__ = operator("pow")
+    __matmul__, __rmatmul__ = operator("matmul")
+    __lshift__, __rlshift__ = operator("shift_left")
+    __rshift__, __rrshift__ = operator("shift_right")
+    __and__ = __rand__ = logical("&")
+    __or__ = __ror__ = logical("|")
+    __xor__ = __rxor__ = logical("^")
+    __invert__ = logical("~")
+    __lt__, __gt__ = operator("less")
+    __le__, __ge__ = operator("less_equal")
 
     def __eq__(self, other: object) -> Any:
         return call("equal", self, other)
@@ -775,12 +778,6 @@ class Tensor(Attributes):
     def __abs__(self) -> Any:
         return call("abs", self)
 
-    def __pow__(self, other: Any) -> Any:
-        return call("pow", self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return call("pow", other, self)
-
     __iadd__ = in_place("add")
     __isub__ = in_place("sub")
     __imul__ = in_place("mul")
@@ -791,38 +788,6 @@ class Tensor(Attributes):
     __ixor__ = in_place("^")
     __ilshift__ = in_place("shift_left")
     __irshift__ = in_place("shift_right")
-
-    def __matmul__(self, other: Any) -> Any:
-        return call("matmul", self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return call("matmul", other, self)
-
-    __mod__, __rmod__ = divided("remainder")
-    __floordiv__, __rfloordiv__ = divided("floor_divide")
-
-    def __divmod__(self, other: Any) -> tuple[Any, Any]:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
-        return other // self, other % self
-
-    def __lshift__(self, other: Any) -> Any:
-        return call("shift_left", self, other)
-
-    def __rlshift__(self, other: Any) -> Any:
-        return call("shift_left", other, self)
-
-    def __rshift__(self, other: Any) -> Any:
-        return call("shift_right", self, other)
-
-    def __rrshift__(self, other: Any) -> Any:
-        return call("shift_right", other, self)
-
-    __and__ = __rand__ = logical("&")
-    __or__ = __ror__ = logical("|")
-    __xor__ = __rxor__ = logical("^")
-    __invert__ = logical("~")
 
     def __getitem__(self, index: Any) -> Any:
         from mirage_dsl.frontend.indices import without_lists

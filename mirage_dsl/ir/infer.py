@@ -768,19 +768,3 @@ def _kernel_types(graph: KernelGraph) -> dict[str, TensorType]:
                 for store in node.stores:
                     types[store.result] = store_type(store)
     return types
-
-
-__all__ = [
-    "apply_type",
-    "block_node_type",
-    "block_types",
-    "check_stored",
-    "checked_dtype",
-    "kernel_types",
-    "library_dims",
-    "library_shapes",
-    "operand_axes",
-    "result_dtype",
-    "store_type",
-    "union_dims",
-]

@@ -376,19 +376,3 @@ def complete_extents(
     """The graph with the stated extents and those that follow from them."""
     derived = derived_extents(graph, stated)
     return replace(graph, extents=tuple(sorted({**derived, **stated}.items())))
-
-
-__all__ = [
-    "Extents",
-    "bind_extents",
-    "derived_extents",
-    "extents_made",
-    "grid_parts",
-    "iterations",
-    "looped_dims",
-    "loops_inside_grid",
-    "partial_base",
-    "parts",
-    "piece_extent",
-    "with_derived_extents",
-]

@@ -528,6 +528,3 @@ class _Copying:
         axes = gridded(kind.axes, cut)
         store = Store(copy, load.result, axes, kind.dtype)
         return BlockGraph(tuple(grid), None, (replace(load, axes=axes), store))
-
-
-__all__ = ["with_convolutions_channels_last"]

@@ -64,12 +64,13 @@ all blocks: `while(d <= n | d <= 6)`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, Scalar, f32, scalar
+from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, f32
 from mirage_dsl.ir.analysis.settled import followed
+from mirage_dsl.ir.builder import one_over
 from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check import MAX_GRID_DIMS, check
 from mirage_dsl.ir.graph import (
@@ -397,7 +398,7 @@ class _Splitting:
             return nodes, one
         total = self.names.fresh(f"{value}_total")
         nodes.append(Apply(total, SUM, (loaded,), (("over", lacked),)))
-        nodes.append(Apply(one, MUL, (total, _one_over(lacked))))
+        nodes.append(Apply(one, MUL, (total, one_over(*lacked))))
         return nodes, one
 
     def _weighted(self, shift: str, weights: dict[str, str]) -> list[BlockNode]:
@@ -427,13 +428,6 @@ class _Splitting:
             part = weighted
         nodes.append(Apply(value, crossing.reduction, (part,), over))
         return nodes
-
-
-def _one_over(dims: Iterable[str]) -> Scalar:
-    product = scalar(1)
-    for dim in dims:
-        product = product.times(Scalar(scalar(1).value, ((dim, -1),)))
-    return product
 
 
 # -- Left out --------------------------------------------------------------------------
@@ -722,6 +716,3 @@ def _adds_nothing(node: Accumulate, known: Mapping[str, float]) -> bool:
         return False
     # A running maximum stays what it was.
     return value is not None and (math.isnan(value) or value == reduction.neutral)
-
-
-__all__ = ["settle_masks", "skip_tiles", "unproven"]

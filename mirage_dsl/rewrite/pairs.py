@@ -388,6 +388,3 @@ class _Dims:
             both = (self.outer, self.inner) if name == self.name else (name,)
             powers.update(dict.fromkeys(both, power))
         return Scalar(operand.value, tuple(sorted(powers.items())))
-
-
-__all__ = ["with_pairs"]

@@ -30,6 +30,7 @@ from mirage_dsl.core.modes import convolutions_round
 from mirage_dsl.core.types import i32
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import estimate, launched
+from mirage_dsl.cost.explain import roofline
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.cost.order import in_good_order
 from mirage_dsl.ir.analysis.launches import launched_early
@@ -849,7 +850,7 @@ class _Driver:
             keep=MOST_SEVERAL if self.refused else self.k,
             seed=self.seed,
             progress=self.progress,
-            enough=GOOD_ENOUGH * self._roofline(),
+            enough=GOOD_ENOUGH * roofline(self.program, self.segments.hardware),
         )
 
     def _covered(self, program: KernelGraph) -> bool:
@@ -869,7 +870,7 @@ class _Driver:
             return False
         enough = self.library
         if self.max_kernels != 1:
-            least = self._roofline() + self.waiting
+            least = roofline(self.program, self.segments.hardware) + self.waiting
             enough = min(enough, GOOD_ENOUGH * least)
         return whole[0] > enough
 
@@ -888,17 +889,6 @@ class _Driver:
             rate = hardware.l2_rate if fits else hardware.dram_rate
             total += kernel + moved / rate
         return 1e6 * total
-
-    def _roofline(self) -> float:
-        """µs of reading the inputs and writing the outputs once, with one launch."""
-        types = kernel_types(self.program)
-        extents = derived_extents(self.program, self.program.extent_of)
-        names = {i.name for i in self.program.given}
-        names |= {r.value for r in self.program.returns}
-        hardware = self.segments.hardware
-        moved = sum(tensor_bytes(types[n], extents) for n in sorted(names))
-        seconds = moved / hardware.dram_rate + hardware.launch + hardware.ramp
-        return 1e6 * seconds
 
     def _joined(self, cutter: Cutter, parts: Sequence[Plan]) -> Plan | None:
         graph = cutter.join([p.graph for p in parts])

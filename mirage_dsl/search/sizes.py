@@ -168,7 +168,6 @@ def choose_sizes(
     hardware: Hardware,
     keep: int = 4,
     allowed: Allowed = ANY_SIZES,
-    tally: Counter[str] | None = None,
 ) -> list[Sized]:
     """The cheapest sizes of a structure, best first.
 
@@ -179,19 +178,12 @@ def choose_sizes(
         hardware: The GPU.
         keep: How many to return at most; none if nothing fits.
         allowed: Restrictions.
-        tally: Counts points and what excluded them, for the ledger.
 
     Raises:
         SearchError: An extent is unknown.
     """
-    (found,) = sizes_of_all(
-        [UnsizedBlock(block, allowed)],
-        outer,
-        extents,
-        hardware=hardware,
-        keep=keep,
-        tally=tally,
-    )
+    own = [UnsizedBlock(block, allowed)]
+    (found,) = sizes_of_all(own, outer, extents, hardware=hardware, keep=keep)
     return found
 
 

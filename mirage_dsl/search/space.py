@@ -264,13 +264,13 @@ class Space:
         return self.program.extent_of[dim] or symbolic
 
 
-def configurations(space: Space, max_grid: int = GRID_AXES) -> Iterator[Configuration]:
+def configurations(space: Space) -> Iterator[Configuration]:
     """Every structural configuration, fewer splits first."""
     for loop in (None, *space.loop_dims):
-        for shared in _disjoint(space.shared_axes, max_grid):
+        for shared in _disjoint(space.shared_axes, GRID_AXES):
             dims = tuple(itertools.chain(*shared))
             if loop not in dims:
-                for count in range(max_grid - len(shared) + 1):
+                for count in range(GRID_AXES - len(shared) + 1):
                     for grid in itertools.combinations(space.output_dims, count):
                         yield Configuration((*grid, *dims), loop, shared)
 

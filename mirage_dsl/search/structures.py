@@ -148,7 +148,6 @@ def structures(
     threads: int | None = None,
     budget: Budget = UNLIMITED,
     allow: Callable[[Configuration], bool] | None = None,
-    max_grid: int = 3,
     seed: int = 0,
     own: bool = False,
     written: bool = False,
@@ -163,7 +162,6 @@ def structures(
         threads: Loop choices searched at the same time; None for one.
         budget: After which it stops.
         allow: Configurations to search; None for all.
-        max_grid: Most dims split between blocks.
         seed: Seed of fingerprints and residues; it does not change the result but
             for coincidences.
         own: Only what operators of the program itself make up: few structures, soon.
@@ -183,7 +181,7 @@ def structures(
         with until(budget.end):
             for form in searched:
                 space = space_of(form.program)
-                groups = _by_loop(form, space, max_grid, allow)
+                groups = _by_loop(form, space, allow)
                 if own:
                     groups = [g for g in groups if space.folds(g[0].loop)]
                 search = _Search(space, *parameters)
@@ -195,14 +193,11 @@ def structures(
 
 
 def _by_loop(
-    form: Form,
-    space: Space,
-    max_grid: int,
-    allow: Callable[[Configuration], bool] | None,
+    form: Form, space: Space, allow: Callable[[Configuration], bool] | None
 ) -> list[list[Configuration]]:
     """The configurations of a form, those of one loop together."""
     found: dict[str | None, list[Configuration]] = {}
-    for configuration in configurations(space, max_grid):
+    for configuration in configurations(space):
         if form.serves(configuration.loop) and (not allow or allow(configuration)):
             found.setdefault(configuration.loop, []).append(configuration)
     return list(found.values())

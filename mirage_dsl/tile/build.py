@@ -403,8 +403,7 @@ def split_lanes(
     """
     for dim in _interleaved(block, around, types):
         extent = around.extents.get(dim.name)
-        words = any(types[load.result].dtype == i32 for load in block.loads)
-        most = EIGHTHS if words else MOST_APART
+        most = EIGHTHS if loads_words(block, types) else MOST_APART
         if extent is None or not 1 < extent <= most:
             continue
         parts = _parts_of(dim, extent, around)
@@ -417,6 +416,11 @@ def split_lanes(
         around = replace(around, extents=extents)
         types = block_types(block, around.types)
     return block, around
+
+
+def loads_words(block: BlockGraph, types: Mapping[str, TensorType]) -> bool:
+    """Whether a block loads words of 32 bits, of which values may be parts."""
+    return any(types[load.result].dtype == i32 for load in block.loads)
 
 
 def _interleaved(

@@ -1088,6 +1088,3 @@ RULES: tuple[Rule, ...] = (
     buffers_in_loops,
 )
 """The others."""
-
-
-__all__ = ["check", "check_or_raise"]

@@ -654,6 +654,3 @@ _Made = (Compute | Cast | Finite | Convert | Lane | Join) | (
 
 def _names(axes: Sequence[Dim]) -> tuple[str, ...]:
     return tuple(d.name for d in axes)
-
-
-__all__ = ["evaluate_tiles"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -1127,73 +1127,22 @@ class _Heads:
                 self.warps = details.number("warps", self.warps)
 
     def _block(self, line: BlockForm) -> None:
-        given: set[str] = set()
-        for clause in line.clauses:
-            if clause.name.text in given:
-                raise self._source.wrong(clause.name, f"{clause.name} is given twice")
-            given.add(clause.name.text)
+        resolver = self._program.resolver
+        for clause in resolver.each_once(line.clauses):
             match clause.name.text:
                 case "grid":
-                    self.grid = self._splits(clause)
+                    self.grid = resolver.splits(clause)
                 case "loop":
-                    self.loop = self._loop(clause)
+                    self.loop = resolver.loop(clause)
                 case "while":
-                    resolver = self._program.resolver
-                    found = (resolver.bound(b, self.loop) for b in clause.bounds)
-                    self.bounds = tuple(found)
+                    self.bounds = resolver.bounds(clause, self.loop)
                 case "whole":
-                    resolver = self._program.resolver
-                    found = (resolver.bound(b, self.loop) for b in clause.bounds)
-                    self.whole = tuple(found)
+                    self.whole = resolver.bounds(clause, self.loop)
                 case "within_grid":
-                    self.within_grid = self._parameter(clause, default=False)
+                    self.within_grid = resolver.parameter(clause, like=False)
                 case _:
-                    self._scheduled(clause)
-
-    def _loop(self, clause: ClauseForm) -> Split:
-        splits = self._splits(clause)
-        if len(splits) != 1:
-            raise self._source.wrong(
-                clause.name, f"loop takes one dim, found {len(splits)}"
-            )
-        return splits[0]
-
-    def _splits(self, clause: ClauseForm) -> tuple[Split, ...]:
-        found: list[Split] = []
-        for at, (dim, tile) in enumerate(clause.values):
-            if tile is None:
-                raise self._source.wrong(
-                    dim, f"{clause.name} needs a tile: {clause.name}({dim} / 64)"
-                )
-            name = self._program.resolver.dim_name(dim)
-            beside = at in clause.beside
-            integer = self._program.resolver.integer(tile, 1)
-            found.append(Split(name, integer, beside))
-        return tuple(found)
-
-    def _scheduled(self, clause: ClauseForm) -> None:
-        known = {f.name: getattr(Schedule(), f.name) for f in fields(Schedule)}
-        name = clause.name
-        if name.text not in known:
-            options = ("grid", "loop", "within_grid", *known)
-            hint = suggest(name.text, options, "parameters")
-            raise self._source.wrong(name, f"a block has no parameter {name}{hint}")
-        value = self._parameter(clause, default=known[name.text])
-        self.schedule = replace(self.schedule, **{name.text: value})
-
-    def _parameter(self, clause: ClauseForm, *, default: bool | int) -> Any:
-        """The value of a parameter, of the type of its default."""
-        name = clause.name
-        if len(clause.values) != 1:
-            raise self._source.wrong(
-                name, f"{name} takes one value, found {len(clause.values)}"
-            )
-        ((word, _),) = clause.values
-        if not isinstance(default, bool):
-            return self._program.resolver.integer(word, 0)
-        if word.text not in ("true", "false"):
-            raise self._source.wrong(word, f"{name} is true or false, found {word}")
-        return word.text == "true"
+                    other = "within_grid"
+                    self.schedule = resolver.scheduled(self.schedule, clause, other)
 
 
 class _Assigned:
@@ -1205,8 +1154,6 @@ class _Assigned:
         self._result = program.name(line.name)
         self._tile = program.tile(line.type)
         self._notes: Notes = program.notes(line.name)
-        word = line.action.word
-        self._word = line.name if word is None else word
 
     def statement(self) -> Statement:
         word = self._action.word

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -34,7 +33,6 @@ come first."""
 
 def compiled(job: CompileJob) -> Compiled:
     """Compile and screen one candidate."""
-    start = time.perf_counter()
     reports: Sequence[Report] = ()
     try:
         kernels = job.kernels or _in_turn(len(job.graph.blocks), job.index * SPREAD)
@@ -47,8 +45,7 @@ def compiled(job: CompileJob) -> Compiled:
         reason = next((r for r in reasons if r is not None), "")
     except Exception as failure:
         reason = f"{type(failure).__name__}: {failure}"[:500]
-    seconds = time.perf_counter() - start
-    return Compiled(job.index, reason, seconds, tuple(reports))
+    return Compiled(job.index, reason, tuple(reports))
 
 
 def _in_turn(count: int, first: int) -> list[int]:
@@ -59,11 +56,11 @@ def _in_turn(count: int, first: int) -> list[int]:
     return [(first + at) % count for at in range(count)]
 
 
-def _lost(job: CompileJob, status: int | None, seconds: float) -> Compiled:
+def _lost(job: CompileJob, status: int | None, _: float) -> Compiled:
     """What is said of a candidate that no child has compiled."""
     ended = f"the compiler ended with {status}"
     reason = "it was not compiled" if status is None else ended
-    return Compiled(job.index, reason, seconds)
+    return Compiled(job.index, reason)
 
 
 def main(arguments: list[Any]) -> None:

@@ -225,16 +225,3 @@ def _seconds(call: Any, given: tuple[Any, ...]) -> float:
     from mirage_dsl.tune.timing import time_sets
 
     return time_sets(call, [given], chain=CHAIN).median / 1e6
-
-
-__all__ = [
-    "ADVICE",
-    "current_hardware",
-    "described",
-    "device_named",
-    "hardware_of",
-    "keep_figures",
-    "measure",
-    "measured_figures",
-    "properties_here",
-]

@@ -105,7 +105,6 @@ class Compiled:
 
     index: int
     reason: str
-    seconds: float
     reports: tuple[Report, ...] = ()
 
 
@@ -350,7 +349,6 @@ class Tuner:
         target: What to compile for, such as `sm_90`.
         deadline: `time.monotonic()` after which nothing is started, and what has been
             started ends soon.
-        seconds_each: After so long without an answer a candidate is given up.
         jobs: Compilations at a time.
         slow: Beyond this multiple of the best time a rough figure will do.
         screened: Leave out what the compiler's report says is not worth timing.
@@ -361,7 +359,7 @@ class Tuner:
         deadline: It may be set while nothing is timed.
         reserve: Seconds before the deadline that are left to `finals`.
         least: Seconds that there are at least once the processes are ready.
-        seconds_each: As given.
+        seconds_each: After so long without an answer a candidate is given up.
         together: Tells how many blocks of each kernel of a candidate have to share a
             multiprocessor (`CompileJob`).
         reports: What the compiler said of the kernels of each candidate.
@@ -374,7 +372,6 @@ class Tuner:
         target: str,
         *,
         deadline: float = float("inf"),
-        seconds_each: float = SECONDS_EACH,
         jobs: int | None = None,
         slow: float = SLOW,
         screened: bool = True,
@@ -384,7 +381,7 @@ class Tuner:
         self.deadline = deadline
         self.reserve = 0.0
         self.least = 0.0
-        self.seconds_each = seconds_each
+        self.seconds_each = SECONDS_EACH
         self.together: Callable[[KernelGraph], tuple[int, ...]] = _any_number
         self.reports: dict[KernelGraph, tuple[Report, ...]] = {}
         self.marks = Marks()

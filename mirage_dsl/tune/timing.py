@@ -358,16 +358,3 @@ def _random_inputs(graph: KernelGraph) -> list[Any]:
         back = sorted(range(len(order)), key=order.__getitem__)
         tensors.append(memory.permute(back).to(dtype))
     return tensors
-
-
-__all__ = [
-    "Benchmark",
-    "Time",
-    "cold_bytes",
-    "host_microseconds",
-    "rotating",
-    "time_both",
-    "time_call",
-    "time_in_turns",
-    "time_sets",
-]

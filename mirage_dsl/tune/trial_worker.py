@@ -566,9 +566,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-__all__ = [
-    "TorchDomain",
-    "evaluate_torch",
-]

@@ -85,6 +85,14 @@ def test_methods_of_arrays(name: str) -> None:
     np.testing.assert_array_equal(mirage.kernel(lambda x: function(x))(x), function(x))
 
 
+def test_repeat_is_of_pytorch_where_there_are_no_arrays() -> None:
+    kernel = mirage.kernel(lambda x: x.repeat(2, 3))
+    (item,) = kernel.trace(mirage.spec((4, 5))).returns
+    found = kernel.bind(mirage.spec((4, 5)))(torch.ones(4, 5))
+    assert tuple(found.shape) == (8, 15)
+    assert item.type.dtype == mirage.float32
+
+
 def test_methods_that_are_of_the_other_library() -> None:
     with pytest.raises(mirage.MirageError, match="repeat_interleave"):
         mirage.kernel(lambda x: x.repeat(2, axis=0))(ONES)

@@ -20,7 +20,6 @@ from mirage_dsl.search.sizes import (
     Allowed,
     Sized,
     UnsizedBlock,
-    choose_sizes,
     families,
     hull,
     on_grid,
@@ -56,9 +55,11 @@ def test_what_is_priced_together_is_as_if_priced_alone(name: str) -> None:
     found = sizes_of_all(
         [UnsizedBlock(b) for b in own], types, extents, tally=together, hardware=H100
     )
-    assert found == [
-        choose_sizes(b, types, extents, tally=alone, hardware=H100) for b in own
-    ]
+    each = (
+        sizes_of_all([UnsizedBlock(b)], types, extents, tally=alone, hardware=H100)
+        for b in own
+    )
+    assert found == [sizes for one in each for sizes in one]
     assert together == alone
     assert any(found)
     for block, sized in zip(own, found, strict=True):

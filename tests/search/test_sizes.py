@@ -17,7 +17,13 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.search.sizes import Allowed, Sized, choose_sizes
+from mirage_dsl.search.sizes import (
+    Allowed,
+    Sized,
+    UnsizedBlock,
+    choose_sizes,
+    sizes_of_all,
+)
 from mirage_dsl.tile.program import SMALLEST_DOT
 from tests.pace import Stopwatch
 from tests.search import blocks
@@ -224,10 +230,9 @@ def test_nothing_fits() -> None:
     graph = blocks.ntrans(1).with_extents({"h": 2**20})
     tally: Counter[str] = Counter()
     block = graph.blocks[0]
-    found = choose_sizes(
-        block, kernel_types(graph), graph.extent_of, tally=tally, hardware=H100
-    )
-    assert found == []
+    own, types = [UnsizedBlock(block)], kernel_types(graph)
+    found = sizes_of_all(own, types, graph.extent_of, tally=tally, hardware=H100)
+    assert found == [[]]
     assert tally["registers"] == tally["sizes tried"] > 0
 
 

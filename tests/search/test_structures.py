@@ -235,9 +235,7 @@ def test_a_passed_deadline_is_told() -> None:
 
 
 def test_only_allowed_configurations() -> None:
-    result = structures(
-        PROGRAMS["rmslin"](), H100, allow=lambda c: c.grid == ("n",), max_grid=2
-    )
+    result = structures(PROGRAMS["rmslin"](), H100, allow=lambda c: c.grid == ("n",))
     assert {s.configuration.grid for s in result.structures} == {("n",)}
 
 

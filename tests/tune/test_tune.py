@@ -102,7 +102,7 @@ def compiled(job):
         os._exit(3)
     if job.graph.name == "endless":
         time.sleep(60)
-    return Compiled(job.index, "spills" if job.graph.name == "spills" else "", 0.0)
+    return Compiled(job.index, "spills" if job.graph.name == "spills" else "")
 worker.compiled = compiled
 worker.SECONDS_EACH = 2.0
 worker._load = lambda: None
@@ -128,7 +128,8 @@ def test_crashes_and_hangs_cost_only_themselves() -> None:
     names = ["longest", "crash", "broken", "hang", "spills", "endless", "best"]
     seen: list[Timing] = []
     graphs = [named(n) for n in names] + [named("library", kernels=False)]
-    with Tuner(Task(GRAPH, INPUTS), "sm_90", seconds_each=3, jobs=3) as tuner:
+    with Tuner(Task(GRAPH, INPUTS), "sm_90", jobs=3) as tuner:
+        tuner.seconds_each = 3
         found = tuner.times(graphs, progress=seen.append)
         # Whatever was the last one: a process is there.
         tuner.times(graphs[-1:])

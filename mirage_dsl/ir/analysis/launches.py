@@ -172,9 +172,8 @@ def _parameters(call: FusedCall) -> Iterator[tuple[str, ...]]:
 
 def _is_norm(call: FusedCall) -> bool:
     """Over the last axes, or over others that are turned there."""
-    same = set(call.dims(call.value("x"))) == set(call.dims(call.result))
     own = all(dims == call.over for dims in _parameters(call))
-    return _is_mean(call) and same and own
+    return _is_mean(call) and _keeps_dims(call) and own
 
 
 @dataclass(frozen=True)
@@ -208,8 +207,7 @@ def group_axes(call: FusedCall) -> GroupAxes | None:
 
 
 def _is_group_norm(call: FusedCall) -> bool:
-    same = set(call.dims(call.value("x"))) == set(call.dims(call.result))
-    return _is_mean(call) and same and group_axes(call) is not None
+    return _is_mean(call) and _keeps_dims(call) and group_axes(call) is not None
 
 
 def _is_batch_norm(call: FusedCall) -> bool:
@@ -229,7 +227,8 @@ def _is_first_position(call: FusedCall) -> bool:
     return counted and len(call.over) == 1 and numbers
 
 
-def _is_softmax(call: FusedCall) -> bool:
+def _keeps_dims(call: FusedCall) -> bool:
+    """Whether the result has the dims of what is read: all that a softmax is asked."""
     return set(call.dims(call.value("x"))) == set(call.dims(call.result))
 
 
@@ -387,9 +386,9 @@ FUNCTIONS: Sequence[Function] = (
     *_norms(lambda x: _applied("mul", x, x)),
     *_batch_norms(),
     *_first_positions(),
-    ("log_softmax", _applied("sub", _BELOW_MAXIMUM, _LOG_OF_SUM), _is_softmax),
-    ("_safe_softmax", _softmax_of("x", safe=True), _is_softmax),
-    ("softmax", _softmax_of("x", safe=False), _is_softmax),
+    ("log_softmax", _applied("sub", _BELOW_MAXIMUM, _LOG_OF_SUM), _keeps_dims),
+    ("_safe_softmax", _softmax_of("x", safe=True), _keeps_dims),
+    ("softmax", _softmax_of("x", safe=False), _keeps_dims),
     ("addmm", _SUM_OF_PRODUCT, _is_sum_of_product),
     ("linear", _SUM_OF_PRODUCT, _is_linear),
     ("mean", _mean("x"), _is_mean),

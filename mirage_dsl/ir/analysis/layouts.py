@@ -947,28 +947,3 @@ def _share(order: Order, access: _Access, size: int, sizes: Mapping[str, int]) -
             if piece < sizes[dim.name]:
                 return min(1.0, run / TOGETHER)
     return min(1.0, run / TOGETHER)
-
-
-__all__ = [
-    "ALIGNMENT",
-    "PAIR",
-    "SOFTMAXES",
-    "Flat",
-    "FlatValues",
-    "Groups",
-    "MemoryOrder",
-    "Place",
-    "around_libraries",
-    "as_libraries_make",
-    "built",
-    "channels_together",
-    "flat_values",
-    "innermost",
-    "is_multiplied",
-    "lies_with_channels_last",
-    "middle",
-    "places",
-    "rows_last",
-    "single_elements",
-    "with_channels_last",
-]

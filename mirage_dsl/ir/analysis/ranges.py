@@ -157,20 +157,20 @@ def _truth(given: Given) -> Whole:
     return Whole(0, 1)
 
 
-def _shifted(given: Given) -> Whole | None:
-    """A power of two times as much."""
-    bits = given[1]
+def _power_of_two(bits: Whole | None) -> Whole | None:
     if bits is None or bits.least < 0 or bits.most >= MOST_BITS:
         return None
-    return product_of([given[0], Whole(2**bits.least, 2**bits.most)])
+    return Whole(2**bits.least, 2**bits.most)
+
+
+def _shifted(given: Given) -> Whole | None:
+    """A power of two times as much."""
+    return product_of([given[0], _power_of_two(given[1])])
 
 
 def _shifted_back(given: Given) -> Whole | None:
     """What is left by a power of two, rounded down."""
-    bits = given[1]
-    if bits is None or bits.least < 0 or bits.most >= MOST_BITS:
-        return None
-    return _divided([given[0], Whole(2**bits.least, 2**bits.most)])
+    return _divided([given[0], _power_of_two(given[1])])
 
 
 def _divided(given: Given) -> Whole | None:

@@ -152,6 +152,3 @@ def _with_numbers(
     left = {d for o in operands if isinstance(o, str) for d in types[o].dims}
     whole = left == set(types[node.result].dims)
     return replace(node, operands=operands) if whole else node
-
-
-__all__ = ["followed", "unmasked"]

@@ -10,7 +10,7 @@ result `r`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any, Protocol
@@ -175,6 +175,66 @@ class Resolver:
                 f"{form.name}/{given[0]}; write {form.name}",
             )
         return Dim(self.dim_name(form.name), "grid" in given, "loop" in given)
+
+    def each_once(self, clauses: Iterable[ClauseForm]) -> Iterator[ClauseForm]:
+        """What a block says of itself, each of it once."""
+        given: set[str] = set()
+        for clause in clauses:
+            if clause.name.text in given:
+                raise self.source.wrong(clause.name, f"{clause.name} is given twice")
+            given.add(clause.name.text)
+            yield clause
+
+    def splits(self, clause: ClauseForm) -> tuple[Split, ...]:
+        """What is split into tiles."""
+        found: list[Split] = []
+        for at, (dim, tile) in enumerate(clause.values):
+            name = self.dim_name(dim)
+            if tile is None:
+                raise self.source.wrong(
+                    dim, f"{clause.name} needs a tile: {clause.name}({dim} / 64)"
+                )
+            found.append(Split(name, self.integer(tile, 1), at in clause.beside))
+        return tuple(found)
+
+    def loop(self, clause: ClauseForm) -> Split:
+        """What a loop iterates over."""
+        splits = self.splits(clause)
+        if len(splits) != 1:
+            raise self.source.wrong(
+                clause.name, f"loop takes one dim, found {len(splits)}"
+            )
+        return splits[0]
+
+    def scheduled(
+        self, schedule: Schedule, clause: ClauseForm, *others: str
+    ) -> Schedule:
+        """A schedule with another parameter; `others` are none, but might be meant."""
+        known = {field.name: field.default for field in fields(Schedule)}
+        name = clause.name
+        if name.text not in known:
+            hint = suggest(name.text, ("grid", "loop", *others, *known), "parameters")
+            raise self.source.wrong(name, f"a block has no parameter {name}{hint}")
+        value = self.parameter(clause, like=known[name.text])
+        return replace(schedule, **{name.text: value})
+
+    def parameter(self, clause: ClauseForm, *, like: object) -> Any:
+        """The value of a parameter: a truth value if `like` is one, or a number."""
+        name = clause.name
+        if len(clause.values) != 1:
+            raise self.source.wrong(
+                name, f"{name} takes one value, found {len(clause.values)}"
+            )
+        ((word, _),) = clause.values
+        if not isinstance(like, bool):
+            return self.integer(word, 0)
+        if word.text not in ("true", "false"):
+            raise self.source.wrong(word, f"{name} is true or false, found {word}")
+        return word.text == "true"
+
+    def bounds(self, clause: ClauseForm, loop: Split | None) -> tuple[LoopBound, ...]:
+        """All that iterations have to meet."""
+        return tuple(self.bound(form, loop) for form in clause.bounds)
 
     def bound(self, form: BoundForm, loop: Split | None) -> LoopBound:
         """What iterations have to meet."""
@@ -835,11 +895,7 @@ class _Block:
         self.form = form
         self.stores: set[str] = set()
         block = BlockGraph((), None, (), location=self.source.at(name))
-        given: set[str] = set()
-        for clause in form.clauses:
-            if clause.name.text in given:
-                raise self.source.wrong(clause.name, f"{clause.name} is given twice")
-            given.add(clause.name.text)
+        for clause in self.resolver.each_once(form.clauses):
             block = self._with_clause(block, clause)
         outer = kernel.scope.types
         targets = _targets(form.statements)
@@ -858,58 +914,17 @@ class _Block:
     def _with_clause(self, block: BlockGraph, clause: ClauseForm) -> BlockGraph:
         match clause.name.text:
             case "grid":
-                return replace(block, grid=self._splits(clause))
+                return replace(block, grid=self.resolver.splits(clause))
             case "while":
-                bounds = (self.resolver.bound(b, block.loop) for b in clause.bounds)
-                return replace(block, bounds=tuple(bounds))
+                return replace(block, bounds=self.resolver.bounds(clause, block.loop))
             case "settled":
                 known = (self.resolver.settled(s, block.loop) for s in clause.settled)
                 return replace(block, settled=tuple(known))
             case "loop":
-                splits = self._splits(clause)
-                if len(splits) != 1:
-                    raise self.source.wrong(
-                        clause.name, f"loop takes one dim, found {len(splits)}"
-                    )
-                return replace(block, loop=splits[0])
+                return replace(block, loop=self.resolver.loop(clause))
             case _:
-                return replace(block, schedule=self._scheduled(block.schedule, clause))
-
-    def _splits(self, clause: ClauseForm) -> tuple[Split, ...]:
-        splits: list[Split] = []
-        for at, (dim, tile) in enumerate(clause.values):
-            name = self.resolver.dim_name(dim)
-            if tile is None:
-                raise self.source.wrong(
-                    dim, f"{clause.name} needs a tile: {clause.name}({dim} / 64)"
-                )
-            beside = at in clause.beside
-            splits.append(Split(name, self.resolver.integer(tile, 1), beside))
-        return tuple(splits)
-
-    def _scheduled(self, schedule: Schedule, clause: ClauseForm) -> Schedule:
-        known = [f.name for f in fields(Schedule)]
-        name = clause.name
-        if name.text not in known:
-            hint = suggest(name.text, ["grid", "loop", *known], "parameters")
-            raise self.source.wrong(name, f"a block has no parameter {name}{hint}")
-        if len(clause.values) != 1:
-            raise self.source.wrong(
-                name, f"{name} takes one value, found {len(clause.values)}"
-            )
-        ((word, _),) = clause.values
-        return replace(schedule, **{name.text: self._parameter(name, word)})
-
-    def _parameter(self, name: Word, word: Word) -> Any:
-        """The value of a schedule parameter, of the type of its default."""
-        default = getattr(Schedule(), name.text)
-        if isinstance(default, bool):
-            if word.text not in ("true", "false"):
-                raise self.source.wrong(word, f"{name} is true or false, found {word}")
-            return word.text == "true"
-        if isinstance(default, int):
-            return self.resolver.integer(word, 0)
-        return word.text
+                schedule = self.resolver.scheduled(block.schedule, clause)
+                return replace(block, schedule=schedule)
 
     # -- statements ----------------------------------------------------------------
 

@@ -249,8 +249,7 @@ class Closure:
     Attributes:
         space: The program with everything that may be read.
         saturation: Its closure.
-        whole: The cut dim that is not cut here, since the loop runs over all of it.
-        cut: The dims that are.
+        cut: The cut dims but one that the loop runs over all of.
         reduced: Dims that each edge reduces, as masks.
         shapes: Dims that the operands of each edge have together.
         extra: µs that each edge costs more than by its work.
@@ -262,7 +261,6 @@ class Closure:
 
     space: Space
     saturation: Saturation
-    whole: Halves | None
     cut: tuple[Halves, ...]
     reduced: Ints
     shapes: Ints
@@ -323,7 +321,7 @@ def closures(
             return
         saturation = saturate(own, loop, w, seed=seed, budget=budget, own=found.own)
         cut = tuple(h for h in found.cut if h != whole)
-        yield _closure(own, saturation, whole, cut, found)
+        yield _closure(own, saturation, cut, found)
 
 
 def _loops(space: Space, dim: str) -> bool:
@@ -338,7 +336,6 @@ def _loops(space: Space, dim: str) -> bool:
 def _closure(
     space: Space,
     saturation: Saturation,
-    whole: Halves | None,
     cut: tuple[Halves, ...],
     found: Candidates,
 ) -> Closure:
@@ -362,7 +359,7 @@ def _closure(
     joint = shape[a] | shape[b]
     edges = Edges.of(space, saturation)
     return Closure(
-        space, saturation, whole, cut, reduced, joint, extra, shift, products, edges
+        space, saturation, cut, reduced, joint, extra, shift, products, edges
     )
 
 

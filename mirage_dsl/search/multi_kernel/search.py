@@ -601,11 +601,6 @@ class MultiKernel:
         """What is proved of all programs of the space."""
         return None if self.cost is None else Proof(self.cost, self.bound)
 
-    @property
-    def graphs(self) -> list[KernelGraph]:
-        """The graphs of the plans."""
-        return [p.graph for p in self.plans]
-
     def spend(self, step: str, since: float) -> float:
         """Add the time since then to a step; returns the time now."""
         now = time.perf_counter()

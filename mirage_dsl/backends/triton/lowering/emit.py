@@ -1016,7 +1016,8 @@ def kept(a):
 # -- Words dealt to the matrix unit ----------------------------------------------------
 # What emitted modules call for `tile.combined.deal`.  Of what is summed, a thread of
 # the matrix unit takes two neighbours, three more threads the next ones, and so on: for
-# each thread these are its neighbours in memory, on both sides of the product.
+# each thread these are its neighbours in memory, on both sides of the product.  Of such
+# threads there are `DEALT_THREADS`, 4, for each of `DEALT_ROWS`, 8 rows or columns.
 
 DEALING: Mapping[str, str] = MappingProxyType(
     {

@@ -245,10 +245,6 @@ class Writer:
         """Go one level out."""
         self._depth -= 1
 
-    def text(self) -> str:
-        """All lines, each ended."""
-        return "".join(f"{line}\n" for line in self.lines)
-
 
 def literal(value: float, dtype: DType) -> str:
     """A number of a format; integers have no infinity but their last number."""

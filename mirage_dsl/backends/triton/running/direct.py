@@ -1234,6 +1234,3 @@ def _observers() -> Any:
     from triton import knobs
 
     return getattr(knobs.runtime.launch_enter_hook, "calls", ())
-
-
-__all__ = ["direct_call"]

@@ -482,11 +482,3 @@ def _fits_words(tensor: torch.Tensor, inner: int) -> bool:
     ]
     aligned = tensor.data_ptr() % (2 * tensor.element_size()) == 0
     return aligned and tensor.stride(inner) == 1 and all(s % 2 == 0 for s in steps)
-
-
-__all__ = [
-    "PreparedKernel",
-    "TritonExecutable",
-    "Variant",
-    "prepared_run",
-]

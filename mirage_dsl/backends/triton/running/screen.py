@@ -398,11 +398,3 @@ def _products(ptx: str, ttgir: str) -> str:
         if mark in ptx:
             return name
     return "fma" if "tt.dot" in ttgir else "none"
-
-
-__all__ = [
-    "KernelReport",
-    "compile_kernel",
-    "compile_only",
-    "for_architecture",
-]
