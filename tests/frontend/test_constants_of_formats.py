@@ -86,11 +86,8 @@ def test_methods_of_arrays(name: str) -> None:
 
 
 def test_repeat_is_of_pytorch_where_there_are_no_arrays() -> None:
-    kernel = mirage.kernel(lambda x: x.repeat(2, 3))
-    (item,) = kernel.trace(mirage.spec((4, 5))).returns
-    found = kernel.bind(mirage.spec((4, 5)))(torch.ones(4, 5))
-    assert tuple(found.shape) == (8, 15)
-    assert item.type.dtype == mirage.float32
+    bound = mirage.kernel(lambda x: x.repeat(2, 3)).bind(mirage.spec((4, 5), "f32"))
+    assert tuple(bound(torch.ones(4, 5)).shape) == (8, 15)
 
 
 def test_methods_that_are_of_the_other_library() -> None:
