@@ -358,5 +358,5 @@ def positions_in_parts() -> KernelGraph:
     with g.block(grid={"a": 1}) as b:
         t = b.load(x, "(a/grid b), k")
         moved = b.add(t, b.to_f32(b.load(parts, "a/grid, b")))
-        out = b.store(moved, "a/grid, b, k", dtype=f32)
+        out = b.store(moved, "a/grid, b, k", dtype=f16)
     return g.returns(out).build()
