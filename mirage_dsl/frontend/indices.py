@@ -168,7 +168,7 @@ def in_blocks(x: Tensor, axis: int, index: Tensor) -> Tensor | None:
     numbers = known(index) if index.ndim == 1 and extent else None
     if extent is None or numbers is None or numbers.size <= _PARTS:
         return None
-    length, step = _period(numbers)
+    length, step = _period(numbers.astype(np.int64))
     blocks, first = numbers.size // length, numbers[:length].tolist()
     before, behind = x.shape[:axis], x.shape[axis + 1 :]
     whole: tuple[slice, ...] = (slice(None),) * (axis + 1)

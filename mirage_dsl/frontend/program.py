@@ -786,10 +786,10 @@ class ProgramRecord:
         if not known or op.formats is Formats.INTEGERS:
             return None
         made = result_dtype(op, _formats(operands))
-        whole = made.is_integer and all(n.value == int(n.value) for n in numbers)
-        of = np.int64 if whole else np.float64
+        exact = made.is_integer and all(map(_is_whole, numbers))
+        of = np.int64 if exact else np.float64
         with np.errstate(all="ignore"):
-            found = op.numpy(*(of(n.value) for n in numbers)).item()
+            found = 0 + op.numpy(*(of(n.value) for n in numbers)).item()
         if not math.isfinite(found):
             return None
         return self._constant(scalar(found), made)
@@ -1001,6 +1001,10 @@ class _Step:
     operands: tuple[Traced | Scalar, ...]
     attrs: Attrs
     dtype: DType
+
+
+def _is_whole(number: Scalar) -> bool:
+    return math.isfinite(number.value) and number.value == int(number.value)
 
 
 def _in_format(number: Scalar, dtype: DType) -> Scalar:

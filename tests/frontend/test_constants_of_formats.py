@@ -27,6 +27,9 @@ CONSTANTS: dict[str, Callable[[Any], Any]] = {
     "beyond the largest": lambda x: (
         (torch.full((4,), 2**31 - 1, dtype=torch.int32) + 1) * x
     ),
+    "a bound that is infinite": lambda x: (
+        torch.tensor(3).clamp(max=float("inf")) * x + (torch.tensor(3) > -1) * x
+    ),
     "a long whole number": lambda x: (torch.full((4,), 2**53 - 1) - 2**53 + 1) * x,
     "bf16": lambda x: torch.full((4,), 0.1, dtype=torch.bfloat16).float() * x,
     "f16": lambda x: torch.tensor(0.1, dtype=torch.float16).float() * x,

@@ -159,6 +159,7 @@ def test_places_alike_in_each_block_are_views(name: str) -> None:
 
 
 NOT_IN_BLOCKS: dict[str, Callable[[], Any]] = {
+    "backwards, in bytes": lambda: torch.arange(95, -1, -1, dtype=torch.int8).int(),
     "from another block": lambda: (
         (torch.arange(96).view(-1, 8)[:, ORDER].ravel() + 8) % 96
     ),
