@@ -235,7 +235,7 @@ def _parts(graph: KernelGraph) -> int:
 
 def test_a_small_gpu_gets_larger_parts_and_a_proof_of_its_own() -> None:
     ours, other = (multi_kernel(decode(), h, max_kernels=2) for h in (H100, MADE_UP))
-    assert _parts(other.graphs[0]) < _parts(ours.graphs[0])
+    assert _parts(other.plans[0].graph) < _parts(ours.plans[0].graph)
     for result in (ours, other):
         assert result.cost == pytest.approx(result.bound, abs=1e-3)
     assert ours.cost is not None

@@ -103,4 +103,5 @@ def test_the_proof_is_cut_by_work_and_not_by_time(
     assert not found[0].complete
     assert found[0].bound is not None
     assert found[0].bound == found[1].bound
-    assert [str(g) for g in found[0].graphs] == [str(g) for g in found[1].graphs]
+    first, second = ([str(p.graph) for p in f.plans] for f in found)
+    assert first == second

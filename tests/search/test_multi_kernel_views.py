@@ -78,7 +78,7 @@ def test_views_and_concatenations_between_kernels(
     program = case()
     result = multi_kernel(program, H100, max_kernels=3, keep=3)
     assert result.bound == pytest.approx(result.cost, abs=1e-2)
-    fused = [g for g in result.graphs if g.blocks]
+    fused = [p.graph for p in result.plans if p.graph.blocks]
     assert fused
     for graph in fused:
         assert verify(graph, program).ok
@@ -91,7 +91,7 @@ def is_free(node: Any) -> bool:
 
 def test_the_norm_before_a_view_is_fused_with_its_product() -> None:
     """The view of the stored tensor is read by the next kernel, and nothing else."""
-    graph = multi_kernel(sliced(), H100, max_kernels=3).graphs[0]
+    graph = multi_kernel(sliced(), H100, max_kernels=3).plans[0].graph
     first = graph.blocks[0]
     assert set(first.sources) == {"x", "w"}
     assert "sqrt" in {n.op.name for n in first.nodes if isinstance(n, Apply)}
@@ -127,8 +127,8 @@ def test_truth_values_are_stored_as_the_numbers_that_a_library_reads(name: str) 
     x, w = mirage.spec((16, 8), "float32"), mirage.spec((8, 8), "float32")
     program = mirage.kernel(lambda x, w: COUNTED[name](x, w)).trace(x, w)
     result = multi_kernel(program, H100, max_kernels=3, keep=3)
-    assert result.graphs or name == "sorted, and returned"
-    for graph in result.graphs:
+    assert result.plans or name == "sorted, and returned"
+    for graph in (p.graph for p in result.plans):
         assert verify(graph, program).equivalent
 
 
