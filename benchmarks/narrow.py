@@ -262,8 +262,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("benchmarks.narrow needs a CUDA device; none was found", file=sys.stderr)
         return 2
     print(f"{torch.cuda.get_device_name()}, Triton {narrow_kernels.triton.__version__}")
-    early = f", {asked.rows} rows{', started early' * asked.overlap}"
-    print(f"gated MLP: weights of {SIDE} by {SIDE}, twice; µs, cold{early}")
+    early = ", started early" if asked.overlap else ""
+    print(f"gated MLP: {asked.rows} rows{early}, weights of {SIDE} by {SIDE}, twice")
+    print("µs, cold")
     print("weights by       median     low    high  of f16  error")
     base, right = 0.0, True
     for name in FORMATS:

@@ -325,8 +325,8 @@ def listed(data: Any, dtype: Any, device: Any) -> Any:
     found = _filled("tensor", (len(numbers),), runs[-1][1], kept, None)
     for (_, number), (last, _) in reversed(list(pairwise(runs))):
         # What stands before this place; those before are put behind.
-        kind = _filled("tensor", (), number, kept, None)
-        found = f.where(f.less_equal(at, last - 1), kind, found)
+        one = _filled("tensor", (), number, kept, None)
+        found = f.where(f.less_equal(at, last - 1), one, found)
     found = found + at if step else found
     return _placed(f.reshape(found, *shape), wanted, device)
 
