@@ -60,7 +60,7 @@ def without_lists(x: Tensor, index: Any) -> tuple[Any, bool]:
     several = sum(isinstance(part, Tensor | np.ndarray) for part in found) > 1
     made = tuple(
         _as_index(cast(Numbers, part), alone=not several)
-        if isinstance(part, np.ndarray)
+        if isinstance(part, np.ndarray) and not isinstance(part, Tensor)
         else part
         for part in found
     )

@@ -33,6 +33,8 @@ from operator import eq, ge, gt, le, lt, ne
 from types import FrameType
 from typing import Any, NoReturn, cast
 
+import numpy as np
+
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
@@ -234,24 +236,147 @@ def _placed_at_several(
 ) -> Tensor:
     """The tensor after an assignment at an element for each tuple of indices.
 
-    The axes that have indices are one axis then, of which each tuple names a place.
+    An axis whose index counts all its places, as `arange(batch)` does, goes along with
+    the axis of the indices that it counts: there each place has indices of its own.
     """
-    axes = [axis for axis, _ in tensors]
-    first, count = axes[0], len(axes)
-    rest = [i for i in range(x.ndim) if i not in axes]
-    place = _place_of(x, tensors)
-    if isinstance(value, Tensor) and axes == list(range(first, first + count)):
-        lead = tuple(x.shape[:first])
-        behind = tuple(x.shape[first + count :])
-        value = f.expand(value, *lead, *place.shape, *behind)
-        own = range(first, first + place.ndim)
-        others = [i for i in range(value.ndim) if i not in own]
-        value = f.permute(value, (*own, *others))
-    order = (*axes, *rest)
+    shape = np.broadcast_shapes(*(tuple(index.shape) for _, index in tensors))
+    counted = _counted_axes(x, tensors, len(shape))
+    batch = list(counted.values())
+    lasting = [i for i in range(len(shape)) if i not in batch]
+    behind = [i for i in range(x.ndim) if i not in [axis for axis, _ in tensors]]
+    indices = {
+        axis: _rows(f.permute(f.expand(index, *shape), (*batch, *lasting)), len(batch))
+        for axis, index in tensors
+        if axis not in counted
+    }
+    order = [*counted, *indices, *behind]
     moved = f.permute(x, order)
-    flat = f.flatten(moved, 0, count - 1)
-    found = f.reshape(placed(flat, 0, place, value), *moved.shape)
-    return f.permute(found, [order.index(i) for i in range(x.ndim)])
+    if isinstance(value, Tensor) and value.ndim:
+        given = _fitted(value, x)
+        value = _by_tuples(x, [axis for axis, _ in tensors], shape, given)
+        last = range(len(shape), value.ndim)
+        value = _rows(
+            f.permute(value, (*batch, *lasting, *last)), len(batch), len(last)
+        )
+    else:
+        value = _fitted(value, x)
+    if indices:
+        named = _named(x, indices, len(batch))
+        moved = _with_rows(moved, named, value, len(batch), len(behind))
+    else:
+        moved = f.expand(_row(value, len(batch), 0), *moved.shape)
+    return f.permute(moved, [order.index(i) for i in range(x.ndim)])
+
+
+def _counted_axes(
+    x: Tensor, tensors: Sequence[tuple[int, Tensor]], rank: int
+) -> dict[int, int]:
+    """By axis the one of indices, of so many, whose places its index counts, if any."""
+    found: dict[int, int] = {}
+    for axis, index in tensors:
+        long = [i for i, extent in enumerate(index.shape) if extent != 1]
+        if len(long) != 1 or _differ(index, long[0], x, axis):
+            continue
+        numbers, counts = known(index), rank - index.ndim + long[0]
+        counts_all = (
+            numbers is not None and (numbers.ravel() == np.arange(numbers.size)).all()
+        )
+        if counts_all and counts not in found.values():
+            found[axis] = counts
+    return found
+
+
+def _rows(x: Tensor, batch: int, behind: int = 0) -> Tensor:
+    """The tensor with one axis for those between its first and its last ones."""
+    last = x.ndim - behind
+    if last == batch:
+        return f.expand_dims(x, batch)
+    return x if last - batch == 1 else f.flatten(x, batch, last - 1)
+
+
+def _by_tuples(
+    x: Tensor, axes: Sequence[int], shape: tuple[int, ...], value: Tensor
+) -> Tensor:
+    """What is assigned for each tuple of indices, which have the first axes here.
+
+    As in NumPy they stand where the axes do that have indices, if these are neighbours.
+    """
+    first, last = axes[0], axes[-1]
+    if last - first + 1 != len(axes):
+        return f.expand(value, *shape, *(x.shape[i] for i in _others(x, axes)))
+    value = f.expand(value, *x.shape[:first], *shape, *x.shape[last + 1 :])
+    own = range(first, first + len(shape))
+    return f.permute(value, (*own, *_others(value, own)))
+
+
+def _others(x: Tensor, axes: Sequence[int]) -> list[int]:
+    """The other axes of a tensor."""
+    return [i for i in range(x.ndim) if i not in axes]
+
+
+def _named(x: Tensor, indices: Mapping[int, Tensor], batch: int) -> Tensor:
+    """Which places each tuple names, of which there is one for each of the last axis.
+
+    Args:
+        x: The tensor.
+        indices: By axis, of the axes that the batch has and one for the tuples.
+        batch: How many axes the batch has.
+    """
+    found: Any = None
+    for at, (axis, index) in enumerate(indices.items(), batch):
+        positions = arange(x.shape[axis])
+        here = f.index_select(_refusing(x, axis, positions), 0, index)
+        for _ in indices:
+            here = f.expand_dims(here, batch)
+        met = f.equal(_along(positions, at, here.ndim), here)
+        found = met if found is None else found & met
+    return cast("Tensor", found)
+
+
+def _with_rows(x: Tensor, named: Tensor, value: Any, batch: int, behind: int) -> Tensor:
+    """The tensor with what is assigned for each tuple where it names places.
+
+    Args:
+        x: Its first axes are the batch's, then come those that have places.
+        named: Which places each tuple names.
+        value: A number, or a tensor with one axis for the tuples in their stead.
+        batch: How many axes the batch has.
+        behind: How many axes have no places.
+    """
+    places, count = named.ndim - batch - 1, named.shape[-1]
+    if count == 1:
+        holds, row = f.squeeze(named, -1), _row(value, batch, places)
+    else:
+        slot = f.amax(f.where(named, arange(count) + 1, 0), -1)
+        holds = f.greater(slot, 0)
+        row = _picked(value, named, f.maximum(slot - 1, 0), batch)
+    for _ in range(behind):
+        holds = f.expand_dims(holds, -1)
+    return f.where(holds, row, x)
+
+
+def _row(value: Any, batch: int, places: int) -> Any:
+    """The only row of what is assigned, with so many axes for places in its stead."""
+    if not isinstance(value, Tensor) or not value.ndim:
+        return value
+    value = f.squeeze(value, batch)
+    for _ in range(places):
+        value = f.expand_dims(value, batch)
+    return value
+
+
+def _picked(value: Any, named: Tensor, row: Tensor, batch: int) -> Any:
+    """The rows of what is assigned that places ask for, those of a batch its own."""
+    if not isinstance(value, Tensor) or not value.ndim:
+        return value
+    named.recorder.pair(named.handle, named.ndim - 1, value.handle, batch)
+    if not batch:
+        return f.index_select(value, 0, row)
+    places = _rows(row, batch)
+    while places.ndim < value.ndim:
+        places = f.expand_dims(places, -1)
+    found = f.take_along_dim(value, places, batch)
+    return f.reshape(found, *row.shape, *found.shape[batch + 1 :])
 
 
 # -- Sums at indices -------------------------------------------------------------------

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import DType, Scalar, dtype_named, scalar
 from mirage_dsl.ir.analysis.integers import (
-    SMALL,
+    AllTurns,
     Limit,
     Turns,
     any_integers,
-    beside,
+    of_floats,
 )
 from mirage_dsl.ir.evaluate import as_format
 from mirage_dsl.ops.definition import Axes, Numbers, Operator, Truth
@@ -284,7 +284,7 @@ class ResidueAlgebra:
         non_squares: By field and trial, how many square roots of non-squares there
             were.
         choices: How many choices with two outcomes there were.
-        turns: Numbers beside which integers are that are made of floats.
+        turns: What integers are that are made of floats.
     """
 
     def __init__(
@@ -294,9 +294,9 @@ class ResidueAlgebra:
         rng: np.random.Generator,
         *,
         exp_oracle: bool = False,
-        turns: Turns = (),
+        turns: AllTurns | None = None,
     ) -> None:
-        self.turns = turns
+        self.turns = turns or AllTurns()
         self.trials = trials
         self.order = order
         self.rng = rng
@@ -924,8 +924,7 @@ class ResidueDomain:
         if value.number is not None:
             exact = np.full(value.top.shape, value.number).astype(dtype.long_name)
             return self.algebra.whole(exact)
-        small = (value.top % (2 * SMALL)).astype(dtype.long_name)
-        exact = beside(small, value.top, self.algebra.turns)
+        exact = of_floats(dtype, value.top, self.algebra.turns)
         return replace(self.algebra.whole(exact), flags=value.flags)
 
     def gather(

@@ -1165,7 +1165,7 @@ class _Side:
             order,
             own,
             exp_oracle=sampling.exp_oracle,
-            turns=sampling.turns.made,
+            turns=sampling.turns,
         )
         domain = ResidueDomain(algebra, reads_anything=side == CANDIDATE)
         arrays = self._arrays(domain)

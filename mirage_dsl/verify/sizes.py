@@ -804,7 +804,7 @@ class _Shrinking:
         """Longer dims, until none lacks any; what indexes one may become longer too."""
         for _ in range(_LENGTHENED):
             lacking = self._lacking()
-            tables = indexed_too_short(self._with_small_literals())
+            tables = self._tables_lacking(self._with_small_literals())
             most = {d: _FARTHEST_INDEX if d in tables else _FARTHEST for d in lacking}
             if not lacking or any(by > most[dim] for dim, by in lacking.items()):
                 return
@@ -837,7 +837,7 @@ class _Shrinking:
         """By dim how many elements it lacks."""
         small = self._with_small_literals()
         asked = self.graphs[0]
-        lacking = [indexed_too_short(small), _reached(small)]
+        lacking = [self._tables_lacking(small), _reached(small)]
         lacking.append(_narrower_than_windows(asked, small))
         if self.whole:
             lacking += [_outside(small), _emptied(small)]
@@ -849,6 +849,11 @@ class _Shrinking:
         for dim, by in (item for each in lacking for item in each.items()):
             found[dim] = max(found.get(dim, 0), by)
         return found
+
+    @staticmethod
+    def _tables_lacking(small: KernelGraph) -> dict[str, int]:
+        """By dim that is indexed how many elements it lacks."""
+        return indexed_too_short(small, _FARTHEST_INDEX)
 
     def _with_small_literals(self) -> KernelGraph:
         """The program at these sizes, and what positions are compared with."""

@@ -160,7 +160,7 @@ class Field:
             order,
             self.generator(*stream, 2 + side),
             exp_oracle=self.exp_oracle,
-            turns=self.turns.made,
+            turns=self.turns,
         )
         blocks = self.blocks if side == CANDIDATE else evaluate_block
         domain = ResidueDomain(algebra, reads_anything=side == CANDIDATE)

@@ -26,7 +26,13 @@ from typing import Any, SupportsIndex, TypeVar, get_args
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError, user_location
 from mirage_dsl.core.work import seconds_left, spread, until
-from mirage_dsl.ir.analysis.integers import numbers_of_found, turn_elsewhere, turns_of
+from mirage_dsl.ir.analysis.integers import (
+    drawn_of_few,
+    index_outside,
+    numbers_of_found,
+    turn_elsewhere,
+    turns_of,
+)
 from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named, evaluate_numpy
@@ -668,6 +674,12 @@ class _Verification:
 
     def _of_indices(self, shrunk: Shrunk) -> str | None:
         """What is said of indices, where no draw at the true extents was compared."""
+        if drawn_of_few(shrunk.program) and not drawn_of_few(self.program):
+            return (
+                "could not decide: at the sizes of trials hardly any numbers of an "
+                "input keep all indices inside, and no elements could be compared at "
+                "the true extents"
+            )
         if not turn_elsewhere(shrunk.program, shrunk.candidate):
             return None
         return (
@@ -796,9 +808,12 @@ class _Verification:
     def _refused(self, outcome: Outcome, shrunk: Shrunk) -> Certificate:
         match outcome:
             case Outcome.INVALID_PROGRAM:
+                index = index_outside(shrunk.program)
                 return self._certificate(
-                    "could not decide: the program divides by zero or computes with "
-                    "infinities on every test input"
+                    f"could not decide: no test input brings this index inside: {index}"
+                    if index
+                    else "could not decide: the program divides by zero or computes "
+                    "with infinities on every test input"
                 )
             case Outcome.INVALID_CANDIDATE:
                 return self._certificate(

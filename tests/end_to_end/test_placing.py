@@ -7,6 +7,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,6 +56,8 @@ def changed(x: Any, index: Any, value: Any) -> Any:
 X, INDEX, ROWS = normal(12, 16), unique(12, 5), normal(5, 16)
 EACH = torch.stack([unique(12, 3, seed) for seed in range(16)], 1)
 CACHE, NEW = normal(2, 12, 3, 8), normal(2, 1, 3, 8)
+PAGES = normal(4, 5, 6, 8)
+EACH_TWO = torch.stack([unique(5, 2, seed) for seed in range(4)])
 CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "rows": (lambda x, i, v: torch.index_copy(x, 0, i, v), [X, INDEX, ROWS]),
     "columns": (
@@ -83,6 +86,80 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "beside what reads it": (
         lambda c, k, p: ((c.index_copy(1, p, k) * c).sum(1), c.index_copy(1, p, k)),
         [CACHE, NEW, torch.tensor([9])],
+    ),
+}
+
+
+def stored_at(*index: Any) -> Function:
+    """Assigns at an index in which numbers stand for arguments."""
+
+    def assigned_there(x: Any, value: Any, *given: Any) -> Any:
+        parts = (given[i] if isinstance(i, int) else i for i in index)
+        y = x.clone()
+        y[tuple(p() if callable(p) else p for p in parts)] = value
+        return y
+
+    return assigned_there
+
+
+SEVERAL = ["beside what reads it"]
+ALL = slice(None)
+CASES |= {
+    "one for each of a batch": (
+        stored_at(lambda: torch.arange(4), 0),
+        [PAGES, normal(4, 6, 8), unique(5, 4)],
+    ),
+    "a number for each of a batch": (
+        lambda x, i: stored_at(lambda: torch.arange(4), 0)(x, 2.5, i),
+        [PAGES, unique(5, 4)],
+    ),
+    "behind an axis": (
+        stored_at(lambda: torch.arange(4), ALL, 0),
+        [PAGES, normal(4, 5, 8), unique(6, 4)],
+    ),
+    "of a batch and heads": (
+        stored_at(lambda: torch.arange(4)[:, None], lambda: torch.arange(5), 0),
+        [PAGES, normal(4, 5, 8), unique(6, 4)[:, None]],
+    ),
+    "two for each of a batch": (
+        stored_at(lambda: torch.arange(4)[:, None], 0),
+        [PAGES, normal(4, 2, 6, 8), EACH_TWO],
+    ),
+    "two, the same for all": (
+        stored_at(lambda: torch.arange(4)[:, None], 0),
+        [PAGES, normal(2, 6, 8), EACH_TWO],
+    ),
+    "pairs": (
+        stored_at(0, 1),
+        [PAGES, normal(3, 6, 8), unique(4, 3), unique(5, 3)],
+    ),
+    "pairs of axes apart": (
+        stored_at(0, ALL, 1),
+        [PAGES, normal(3, 5, 8), unique(4, 3), unique(6, 3)],
+    ),
+    "pairs behind an axis": (
+        stored_at(ALL, 0, 1),
+        [PAGES, normal(4, 3, 8), unique(5, 3), unique(6, 3)],
+    ),
+    "a grid": (
+        stored_at(0, 1),
+        [PAGES, normal(2, 3, 6, 8), unique(4, 2)[:, None], unique(5, 3) - 5],
+    ),
+    "the diagonal": (
+        stored_at(lambda: torch.arange(4), lambda: torch.arange(4)),
+        [PAGES, normal(4, 6, 8)],
+    ),
+    "all of two axes": (
+        stored_at(lambda: torch.arange(4)[:, None], lambda: torch.arange(5)),
+        [PAGES, normal(4, 5, 6, 8)],
+    ),
+    "triples": (
+        stored_at(0, 1, 2),
+        [PAGES, normal(3, 8), unique(4, 3), unique(5, 3), unique(6, 3)],
+    ),
+    "fewer than a batch": (
+        stored_at(lambda: torch.arange(3), 0),
+        [PAGES, normal(3, 6, 8), unique(5, 3)],
     ),
 }
 
@@ -129,8 +206,29 @@ def test_as_pytorch(name: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_numpy_arrays_as_pytorch(name: str) -> None:
+    function, tensors = CASES[name]
+    found = mirage.kernel(function).reference(*(t.numpy() for t in tensors))
+    expected = function(*tensors)
+    both = zip(found, expected, strict=True) if name in SEVERAL else [(found, expected)]
+    for one, other in both:
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+PLACED_BY_KERNELS = [
+    "rows",
+    "of columns",
+    "scatter",
+    "a cache",
+    "one for each of a batch",
+    "two for each of a batch",
+    "a grid",
+]
+
+
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("name", ["rows", "of columns", "scatter", "a cache"])
+@pytest.mark.parametrize("name", PLACED_BY_KERNELS)
 def test_generated_kernels_do_it(name: str) -> None:
     function, tensors = CASES[name]
     program = traced(function, tensors)

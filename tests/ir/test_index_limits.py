@@ -13,7 +13,9 @@ from mirage_dsl.core.types import i64
 from mirage_dsl.ir.analysis.integers import (
     Limit,
     any_integers,
+    drawn_of_few,
     index_limits,
+    index_outside,
     indexed_too_short,
 )
 from mirage_dsl.ir.evaluate import evaluate_numpy
@@ -135,3 +137,60 @@ def test_a_dim_holds_what_a_clamp_leaves() -> None:
     assert lacking(lambda x, i: x[i.clamp(11, 50000)]) == []
     assert lacking(lambda x, i: x[i.clamp(14, 50000)]) == [3]
     assert lacking(lambda x, i: x[(i[:, None] - i).clamp(-8, 8) + 8]) == [5]
+
+
+TOGETHER: dict[str, Function] = {
+    "a difference": lambda x, i, j: x[i - j],
+    "far from 0": lambda x, i, j: x[i[:, None] - j[None] + 63],
+    "how far apart": lambda x, i, j: x[(i[:, None] - j[None]).abs()],
+    "of two digits": lambda x, i, j: x[4 * i + j],
+    "a product": lambda x, i, j: x[i * j],
+    "the square of how far apart": lambda x, i, j: x[(i - j) ** 2],
+    "in steps of a distance": lambda x, i, j: x[
+        mirage.where((i - j).abs() < 4, (i - j).abs(), 4 + ((i - j).abs() - 4) // 4)
+    ],
+    "a running sum": lambda x, i, j: x[i.cumsum(0) + j],
+    "a sum": lambda x, i, j: x[i.sum() - j],
+    "from the largest": lambda x, i, j: x[i.max() - i + j],
+    "the greater": lambda x, i, j: x[mirage.maximum(i + 3, j - 5)],
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_several_make_together_is_inside(name: str) -> None:
+    program = traced(TOGETHER[name], 3)
+    limits, table = index_limits(program), np.ones((12, 2))
+    assert index_outside(program) is None
+    assert not drawn_of_few(program)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        drawn = (any_integers(rng, i64, (3,), limits.get(n)) for n in "ij")
+        evaluate_numpy(program, table, *drawn)
+
+
+def test_a_dim_lacks_elements_for_several_numbers_of_each_input() -> None:
+    """Of twelve rows `16 * i + j` is one for few numbers of `i`."""
+    program = traced(lambda x, i, j: x[16 * i + j], 3)
+    assert drawn_of_few(program)
+    assert not indexed_too_short(program)
+    ((dim, lacking),) = indexed_too_short(program, 100).items()
+    longer = program.with_extents({**program.extent_of, dim: 12 + lacking})
+    assert not drawn_of_few(longer)
+    assert not indexed_too_short(longer, 100)
+    assert not indexed_too_short(program, lacking - 1)
+
+
+def test_an_index_that_is_never_inside() -> None:
+    program = traced(lambda x, i: x[i % 4 + 20])
+    said = index_outside(program)
+    assert said is not None
+    assert "of 12" in said
+
+
+def test_small_numbers_are_drawn_of_what_is_clamped() -> None:
+    program = traced(lambda x, i, j: x[(i[:, None] - j).abs().clamp(max=9)], 3)
+    limits = index_limits(program)
+    rng = np.random.default_rng(0)
+    first, second = (any_integers(rng, i64, (40,), limits[n]) for n in "ij")
+    between = np.abs(first[:, None] - second)
+    assert all((between == n).any() for n in range(9))

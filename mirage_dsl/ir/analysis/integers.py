@@ -10,9 +10,10 @@ exact in verification too.  Where they become floats they become residues.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, scalar
+from mirage_dsl.ir.analysis.ranges import (
+    Whole,
+    range_of,
+    range_of_format,
+    range_of_number,
+)
 from mirage_dsl.ir.evaluate import NumpyDomain
 from mirage_dsl.ir.graph import (
     Accumulate,
@@ -75,14 +82,19 @@ _CONVERSIONS = frozenset(
 
 
 _EXTREMES = (MAXIMUM, MINIMUM)
+_SUMS = ("sum", "cumsum")
+_SELECTIONS = ("max", "min")
 _MOST_TRIED = 1 << 16
 """Numbers of which it is computed whether they will do as an index."""
 _FEW_INDICES = 8
 """How many numbers may be all that intervals tell of those that will do."""
 _FEW = 3
-"""Numbers at either end of a turn that may lie outside of what is indexed."""
+"""Numbers at either end of a turn that may lie outside of what is indexed, and numbers
+that an input is drawn of at least, or hardly any two are told apart."""
 _ANCHORS = (0, 128)
 """Numbers that two are close to at once, so that they are close to each other."""
+_FIRST_STEP = 1 << 20
+"""By how much numbers are changed at first, where inputs for indices are looked for."""
 _MADE, _FOUND = "", " "
 """Among names of inputs: integers that are made of floats, and positions that data
 choose."""
@@ -98,12 +110,15 @@ class Limit:
         period: Where it is not 0, numbers that are multiples of it further on will do
             as well: what is read is the remainder.
         among: Where there are any, the numbers within it that will do.
+        of_any_size: Of numbers that are far apart mostly, small ones are drawn as well:
+            what several add up to is clamped.
     """
 
     start: int
     stop: int
     period: int = 0
     among: tuple[int, ...] = ()
+    of_any_size: bool = False
 
     def moved(self, by: int) -> Limit:
         """The limit of a number to which `by` is added."""
@@ -143,17 +158,36 @@ def index_limits(graph: KernelGraph) -> dict[str, Limit]:
 
 @lru_cache(maxsize=64)
 def _index_limits(graph: KernelGraph) -> Mapping[str, Limit]:
-    found = _Limits(graph).found
-    items = [item for item in graph.inputs if item.name in found]
-    return {item.name: _tried(graph, item, found[item.name]) for item in items}
+    limits = _Limits(graph)
+    items = [item for item in graph.inputs if item.name in limits.found]
+    found = {i.name: limits.found[i.name] for i in items}
+    some = {item.name: _inside_of(graph, item, found[item.name]) for item in items}
+    alone = bool(some) and all(some.values())
+    boxes = None if alone else limits.boxes()
+    if boxes is not None:
+        return boxes
+    return {i.name: _tried(graph, i, found[i.name], some[i.name]) for i in items}
 
 
-def _tried(graph: KernelGraph, item: Input, limit: Limit) -> Limit:
-    """A limit, with the numbers that will do where not all within it seem to."""
+def _within_format(item: Input, limit: Limit) -> range:
+    """Numbers of a limit, of which some are left out where they are many."""
     least = max(limit.start, int(item.type.dtype.min))
     most = min(limit.stop - 1, int(item.type.dtype.max))
-    within = range(least, most + 1, max((most - least) // _MOST_TRIED, 1))
-    inside = brought_inside(graph, item, within)
+    return range(least, most + 1, max((most - least) // _MOST_TRIED, 1))
+
+
+def _inside_of(graph: KernelGraph, item: Input, limit: Limit) -> frozenset[int]:
+    """Those that a graph brings inside, if what is indexed is made of them alone."""
+    return brought_inside(graph, item, _within_format(item, limit))
+
+
+def _tried(
+    graph: KernelGraph, item: Input, limit: Limit, inside: frozenset[int]
+) -> Limit:
+    """A limit, with the numbers that will do where not all within it seem to."""
+    within = _within_format(item, limit)
+    if not inside and limit.stop - limit.start > _MOST_TRIED:
+        return replace(limit, of_any_size=True)
     all_inside = len(inside) == len(within)
     if all_inside and len(within) > _FEW_INDICES:
         return limit
@@ -164,13 +198,40 @@ def _tried(graph: KernelGraph, item: Input, limit: Limit) -> Limit:
     return replace(limit, among=tuple(sorted(inside | further)))
 
 
-def indexed_too_short(graph: KernelGraph) -> dict[str, int]:
+def indexed_too_short(graph: KernelGraph, few_up_to: int = 0) -> dict[str, int]:
     """By dim that is indexed, how many elements it lacks for all indices to be inside.
 
     `p` and `p + 9` are both inside of no axis of less than ten elements, nor are ten
-    positions of another axis.  Extents have to be known.
+    positions of another axis.
+
+    Args:
+        graph: Its extents have to be known.
+        few_up_to: Where no dim lacks any, how many it may lack for several numbers of
+            each input: of an axis of four `16 * p + q` is inside for one `p` alone, and
+            what is read is the same where it should be `17 * p + q`.
     """
-    return _Limits(graph).lacking
+    limits = _Limits(graph)
+    if limits.lacking or not few_up_to:
+        return limits.lacking
+    few = limits.lacking_for_few()
+    return {dim: by for dim, by in few.items() if by <= few_up_to}
+
+
+def drawn_of_few(graph: KernelGraph) -> bool:
+    """Whether an input of integers has hardly any numbers for indices to be inside."""
+    items = {i.name: int(i.type.dtype.max) for i in graph.inputs}
+    limits = index_limits(graph).items()
+    return any(_is_narrow(li) for n, li in limits if items.get(n, _FEW) >= _FEW)
+
+
+def index_outside(graph: KernelGraph) -> str | None:
+    """An index that no numbers of inputs were found to bring inside; None for none."""
+    return _Limits(graph).outside(index_limits(graph))
+
+
+def _is_narrow(limit: Limit) -> bool:
+    count = len(limit.among) or limit.stop - limit.start
+    return count < _FEW and not limit.period
 
 
 @dataclass(frozen=True)
@@ -211,10 +272,12 @@ class AllTurns:
     Attributes:
         inputs: Of each input.
         made: Of integers that are made of floats.
+        made_within: What these may be, where indices are made of them.
     """
 
     inputs: tuple[Turns, ...] = ()
     made: Turns = ()
+    made_within: Limit | None = None
 
     def __bool__(self) -> bool:
         return bool(self.made) or any(self.inputs)
@@ -235,8 +298,15 @@ def turns_of(program: KernelGraph, candidate: KernelGraph) -> AllTurns:
             _inside(program, item, {*one, *other}, limits.get(item.name))
             for item, one, other in both
         ),
-        tuple(sorted({*ours.made, *theirs.made}, key=_ends)),
+        _all_inside({*ours.made, *theirs.made}, limits.get(_MADE)),
+        limits.get(_MADE),
     )
+
+
+def _all_inside(turns: set[range], limit: Limit | None) -> Turns:
+    """What of numbers is within a limit, if there is any."""
+    inside = turns if limit is None else _cut(turns, limit.start, limit.stop - 1)
+    return tuple(sorted(inside, key=_ends))
 
 
 def turn_elsewhere(program: KernelGraph, candidate: KernelGraph) -> bool:
@@ -407,7 +477,11 @@ class _Limits:
             for i in graph.indices
             if all(self._extents[d.name] is not None for d in i.axis)
         }
-        self._made: dict[tuple[int, str], tuple[int, BlockNode]] = {}
+        self._made: Made = {}
+        self._known = _Ranges(self._made, self._extents, self._positions, {})
+        unlimited = {n: _UNLIMITED for n in self._inputs if self._is_of_integers(n)}
+        self._clamped = replace(self._known, given=unlimited, of_floats=_UNLIMITED)
+        self._gathers: list[_Gather] = []
         self.found: dict[str, Limit] = {}
         self._conversions: dict[str, Limit] = {}
         self._choosing = False
@@ -487,8 +561,50 @@ class _Limits:
         index = node.values[1]
         if extent is not None:
             choice = self._without_negative(level, index)
+            self._gathers.append(_Gather(level, index, self._dim, extent, node.result))
             self._reach(level, choice or index, extent)
             self._hold(level, index, Limit(0 if choice else -extent, extent))
+
+    def boxes(self) -> dict[str, Limit] | None:
+        """Limits of inputs that keep all indices inside together.
+
+        None where those that are found do so already, or no numbers do.
+        """
+        boxes = None if self._serve() else self._tried().grown()
+        if boxes is None:
+            return None
+        ends = {n: (int(b.least), int(b.most) + 1) for n, b in boxes.items()}
+        return {
+            n: Limit(start, stop, of_any_size=stop - start > _MOST_TRIED)
+            for n, (start, stop) in ends.items()
+        }
+
+    def lacking_for_few(self) -> dict[str, int]:
+        """By dim how many elements it lacks for a few numbers of each input."""
+        return {} if self._serve() else self._tried().lacking()
+
+    def _serve(self) -> bool:
+        """Whether what is found keeps indices inside, and lets inputs be several."""
+        narrow = any(map(_is_narrow, self.found.values()))
+        return not narrow and not self._tried().outside(self.found)
+
+    def _tried(self) -> _Boxes:
+        return _Boxes(self._gathers, self._known, self._formats())
+
+    def outside(self, limits: Mapping[str, Limit]) -> str | None:
+        """An index that is not always inside within limits, and of what it is one."""
+        gather = next(iter(self._tried().outside(limits)), None)
+        if gather is None:
+            return None
+        dim = f" of dim {gather.dim}" if gather.dim else ""
+        return f"{gather.index}, for one{dim} of {gather.extent} in {gather.result}"
+
+    def _formats(self) -> dict[str, Whole]:
+        """What numbers inputs may be, and integers that are made of floats."""
+        types = {n: t.dtype for n, t in self._types.items() if self._is_of_integers(n)}
+        ranges = {name: range_of_format(dtype) for name, dtype in types.items()}
+        whole = {n: r for n, r in ranges.items() if r is not None}
+        return whole | {_MADE: Whole(-_MANY, _MANY)}
 
     def _reach(self, level: int, index: Operand, extent: int) -> None:
         """Note how far an index lies outside, whatever the inputs are.
@@ -496,13 +612,30 @@ class _Limits:
         Of positions all have to be inside, and so has what is clamped where several
         elements of inputs make one index; of others some.
         """
-        least, most = self._ends(level, index)
-        if not self._dim or least == -math.inf:
+        ends = self._clamped.of(level, index)
+        if not self._dim or ends is None or ends.least < -_MANY:
             return
-        every = most < math.inf and not self._is_of_one(level, index)
+        if self._is_chosen_by_positions(level, index):
+            return
+        least, most = ends.least, ends.most
+        every = most < _MANY and not self._is_of_one(level, index)
         by = (max(most + 1, -least) if every else least + 1) - extent
         if by > 0:
             self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), int(by))
+
+    def _is_chosen_by_positions(self, level: int, index: Operand) -> bool:
+        """Whether positions choose what an index is, which keeps it inside."""
+        return any(
+            isinstance(node, Apply)
+            and node.op is WHERE
+            and not self._reads_inputs(where, node.operands[0])
+            for where, _, node in _ancestors(self._made, level, index)
+        )
+
+    def _reads_inputs(self, level: int, value: Operand) -> bool:
+        """Whether a value is made of inputs."""
+        made = _ancestors(self._made, level, value)
+        return any(name in self._inputs for _, name, _ in made)
 
     def _is_of_one(self, level: int, value: Operand) -> bool:
         """Whether each element is made of one element of an input, and of no other."""
@@ -511,36 +644,13 @@ class _Limits:
         level, node = self._made.get((level, value), (level, None))
         if isinstance(node, Load):
             return self._is_of_one(0, node.source)
+        if node is None:
+            return self._is_of_integers(value)
         if not isinstance(node, Apply) or node.op.kind is Kind.GATHER:
             return True
+        if node.op.kind in (Kind.REDUCTION, Kind.SCAN):
+            return False
         return len(node.values) == 1 and self._is_of_one(level, node.values[0])
-
-    def _ends(self, level: int, value: Operand) -> tuple[float, float]:
-        """The least and the largest that a value can be, as far as clamps tell."""
-        known = self._range(level, value)
-        where, node = (level, None) if known else self._maker_of(level, value)
-        if known or node is None:
-            return known or (-math.inf, math.inf)
-        if node.op in _CONVERSIONS or node.op.kind is Kind.VIEW:
-            return self._ends(where, node.operands[0])
-        if node.op not in (ADD, SUB, *_EXTREMES):
-            return -math.inf, math.inf
-        (a, b), (c, d) = (self._ends(where, o) for o in node.operands)
-        if node.op is ADD:
-            return a + c, b + d
-        if node.op is SUB:
-            return a - d, b - c
-        one = max if node.op is MAXIMUM else min
-        return one(a, c), one(b, d)
-
-    def _maker_of(self, level: int, value: Operand) -> tuple[int, Apply | None]:
-        """What makes a value, and at which level; looked for behind loads too."""
-        if isinstance(value, Scalar):
-            return level, None
-        where, node = self._made.get((level, value), (level, None))
-        if isinstance(node, Load):
-            return self._maker_of(0, node.source)
-        return where, node if isinstance(node, Apply) else None
 
     def compared(self, node: Apply) -> Compared | None:
         """What is known of a comparison of positions."""
@@ -597,8 +707,12 @@ class _Limits:
             case _:
                 pass
 
+    def _is_of_integers(self, name: str) -> bool:
+        """Whether a value is an input of integers."""
+        return name in self._inputs and self._types[name].dtype.is_integer
+
     def _input(self, name: str, limit: Limit) -> None:
-        if name not in self._inputs or not self._types[name].dtype.is_integer:
+        if not self._is_of_integers(name):
             return
         known = self.found.get(name, limit)
         both = Limit(max(known.start, limit.start), min(known.stop, limit.stop))
@@ -716,45 +830,237 @@ class _Limits:
 
     def _range(self, level: int, value: Operand) -> tuple[int, int] | None:
         """The least and the largest that a value can be, where that is known."""
-        number = integer_of(value, self._extents)
-        if number is not None:
-            return number, number
-        if isinstance(value, Scalar):
-            return None
-        if value in self._positions:
-            return 0, self._positions[value] - 1
-        where, node = self._made.get((level, value), (level, None))
-        if isinstance(node, Load):
-            return self._range(0, node.source)
-        if not isinstance(node, Apply):
-            return None
-        last = integer_of(node.operands[-1], self._extents)
-        if node.op is REMAINDER and last is not None and last > 0:
-            return 0, last - 1
-        if node.op is BIT_AND and last is not None and last >= 0:
-            return 0, last
-        if node.op is FLOOR_DIVIDE and last is not None and last > 0:
-            whole = self._range(where, node.operands[0])
-            return whole and (whole[0] // last, whole[1] // last)
-        if node.op in _CONVERSIONS or node.op.kind is Kind.VIEW:
-            return self._range(where, node.operands[0])
-        return self._range_of_both(where, node)
+        known = self._known.of(level, value)
+        return known and (int(known.least), int(known.most))
 
-    def _range_of_both(self, level: int, node: Apply) -> tuple[int, int] | None:
-        if node.op not in (ADD, SUB, MUL, *_EXTREMES):
+
+# -- Ranges of what indices are made of ------------------------------------------------
+
+Made = dict[tuple[int, str], tuple[int, BlockNode]]
+"""By level and name what makes a value, and at which level."""
+Boxes = Mapping[str, Whole]
+"""By input a range; by `_MADE`, that of integers that are made of floats."""
+
+_UNLIMITED = Whole(-(1 << 200), 1 << 200)
+"""More than operators on indices bring back below `_MANY`."""
+_DEEPEST = 100
+"""How many operators ranges are told through."""
+_BOUNDED = {
+    "sigmoid": Whole(0, 1),
+    "tanh": Whole(-1, 1),
+    "erf": Whole(-1, 1),
+    "sin": Whole(-1, 1),
+    "cos": Whole(-1, 1),
+}
+"""Floats that are never further."""
+
+
+def _ancestors(
+    made: Made, level: int, value: Operand
+) -> Iterator[tuple[int, str, BlockNode | None]]:
+    """A value and all that it is made of, with the levels and the nodes."""
+    waiting: list[tuple[int, Operand]] = [(level, value)]
+    seen = set[tuple[int, Operand]]()
+    while waiting:
+        level, value = waiting.pop()
+        if isinstance(value, Scalar) or (level, value) in seen:
+            continue
+        seen.add((level, value))
+        where, node = made.get((level, value), (level, None))
+        yield where, value, node
+        if isinstance(node, Load):
+            waiting.append((0, node.source))
+        elif isinstance(node, Apply):
+            waiting += [(where, operand) for operand in node.operands]
+
+
+@dataclass
+class _Ranges:
+    """Between which numbers values are.
+
+    Attributes:
+        made: What makes them.
+        extents: Of the graph's dims.
+        positions: How many elements indices of dims have.
+        given: Ranges of inputs.
+        of_floats: The range of integers that are made of floats of which nothing is
+            known; None for those of which something is told by the floats.
+    """
+
+    made: Made
+    extents: Mapping[str, int | None]
+    positions: Mapping[str, int]
+    given: Boxes
+    of_floats: Whole | None = None
+    known: dict[tuple[int, str], Whole | None] = field(
+        default_factory=dict[tuple[int, str], Whole | None], init=False
+    )
+
+    def of(self, level: int, value: Operand, depth: int = 0) -> Whole | None:
+        """What is known of a value."""
+        if isinstance(value, Scalar):
+            return range_of_number(integer_of(value, self.extents))
+        if (level, value) not in self.known:
+            self.known[level, value] = self._found(level, value, depth)
+        return self.known[level, value]
+
+    def _found(self, level: int, value: str, depth: int) -> Whole | None:
+        if value in self.positions:
+            return Whole(0, self.positions[value] - 1)
+        where, node = self.made.get((level, value), (level, None))
+        if node is None:
+            return self.given.get(value)
+        if isinstance(node, Load):
+            return self.of(0, node.source, depth)
+        if not isinstance(node, Apply) or depth == _DEEPEST:
             return None
-        found = [self._range(level, o) for o in node.operands]
-        if found[0] is None or found[1] is None:
+        if node.op.name in _BOUNDED:
+            return _BOUNDED[node.op.name]
+        given = [self.of(where, o, depth + 1) for o in node.operands]
+        if node.op in _CONVERSIONS and given == [None]:
+            return self.of_floats
+        if node.op.kind in (Kind.REDUCTION, Kind.SCAN):
+            return self._joined(node, given[0])
+        return range_of(node.op, given)
+
+    def _joined(self, node: Apply, value: Whole | None) -> Whole | None:
+        """What numbers of a range are together: their sum, or one of them."""
+        if value is None or node.op.name not in (*_SUMS, *_SELECTIONS):
             return None
-        if node.op in _EXTREMES:
-            one = max if node.op is MAXIMUM else min
-            return one(found[0][0], found[1][0]), one(found[0][1], found[1][1])
-        if node.op is ADD:
-            return found[0][0] + found[1][0], found[0][1] + found[1][1]
-        if node.op is SUB:
-            return found[0][0] - found[1][1], found[0][1] - found[1][0]
-        ends = [a * b for a in found[0] for b in found[1]]
-        return min(ends), max(ends)
+        extents = [self.extents.get(d) for d in (*node.over, *node.along)]
+        if node.op.name in _SELECTIONS:
+            return value
+        if None in extents:
+            return None
+        count = math.prod(e for e in extents if e is not None)
+        least = 1 if node.along else count
+        ends = [n * by for n in (value.least, value.most) for by in (least, count)]
+        return Whole(min(ends), max(ends))
+
+
+@dataclass(frozen=True)
+class _Gather:
+    """An index, and of how many elements of which dim, which may have no name."""
+
+    level: int
+    index: str
+    dim: str
+    extent: int
+    result: str
+
+
+class _Boxes:
+    """Ranges of inputs for all indices to be inside, found by trying.
+
+    First one number for each input, by steps that halve; then as many beside it as
+    there are.
+
+    Args:
+        gathers: What is indexed.
+        known: What indices are made of.
+        formats: What numbers inputs may be.
+    """
+
+    def __init__(
+        self, gathers: Sequence[_Gather], known: _Ranges, formats: Boxes
+    ) -> None:
+        self._known = known
+        read = {gather: self._read(gather, formats) for gather in gathers}
+        self._gathers = [gather for gather, names in read.items() if names]
+        self._formats = {n: formats[n] for names in read.values() for n in names}
+
+    def _read(self, gather: _Gather, formats: Boxes) -> list[str]:
+        """The inputs that an index is made of."""
+        found: dict[str, None] = {}
+        for _, value, node in _ancestors(self._known.made, gather.level, gather.index):
+            if node is None and value in formats:
+                found[value] = None
+            elif isinstance(node, Apply) and node.op in _CONVERSIONS:
+                found[_MADE] = None
+        return list(found)
+
+    def outside(self, limits: Mapping[str, Limit]) -> dict[_Gather, int]:
+        """How far indices may be outside within limits, where they may be."""
+        boxes = dict(self._formats)
+        for name, limit in limits.items():
+            most = limit.stop - 1
+            if limit.period or limit.among or name not in boxes:
+                continue
+            own = boxes[name]
+            boxes[name] = Whole(max(own.least, limit.start), min(own.most, most))
+        return self._outside(boxes)
+
+    def grown(self) -> dict[str, Whole] | None:
+        """The ranges; without those of inputs that may be anything, None for none."""
+        point = self._point()
+        if self._distance(point):
+            return None
+        boxes = {name: Whole(n, n) for name, n in point.items()}
+        steps = {(name, side): 1 for name in boxes for side in (1, -1)}
+        while any(steps.values()):
+            for (name, side), step in steps.items():
+                more = self._wider(boxes[name], self._formats[name], side * step)
+                grows = bool(step) and more != boxes[name]
+                if grows and not self._outside({**boxes, name: more}):
+                    boxes[name], steps[name, side] = more, 2 * step
+                else:
+                    steps[name, side] = step // 2 if grows else 0
+        return {n: b for n, b in boxes.items() if b != self._formats[n]}
+
+    def lacking(self) -> dict[str, int]:
+        """By dim how many elements it lacks for a few numbers of each input."""
+        few: dict[str, Whole] = {}
+        for name, number in self._point().items():
+            whole, box = self._formats[name], Whole(number, number)
+            for by in (_FEW // 2, -(_FEW // 2)):
+                box = self._wider(box, whole, by)
+            few[name] = box
+        found: dict[str, int] = {}
+        for gather, by in self._outside(few).items():
+            if gather.dim and by < _MANY:
+                found[gather.dim] = max(found.get(gather.dim, 0), by)
+        return found
+
+    @staticmethod
+    def _wider(box: Whole, whole: Whole, by: int) -> Whole:
+        """A range with so many more numbers at one side, as far as there are any."""
+        if by > 0:
+            return replace(box, most=min(box.most + by, whole.most))
+        return replace(box, least=max(box.least + by, whole.least))
+
+    def _point(self) -> dict[str, int]:
+        """A number for each input with which indices are inside, or nearly."""
+        point = {n: int(max(0, w.least)) for n, w in self._formats.items()}
+        by, step = self._distance(point), _FIRST_STEP
+        while by and step:
+            nearer = False
+            for name, side in itertools.product(point, (1, -1)):
+                whole = self._formats[name]
+                moved = min(max(point[name] + side * step, whole.least), whole.most)
+                there = {**point, name: int(moved)}
+                distance = self._distance(there)
+                if distance < by:
+                    point, by, nearer = there, distance, True
+            step = step if nearer else step // 2
+        return point
+
+    def _distance(self, point: Mapping[str, int]) -> int:
+        boxes = {name: Whole(n, n) for name, n in point.items()}
+        return sum(self._outside(boxes).values())
+
+    def _outside(self, boxes: Boxes) -> dict[_Gather, int]:
+        """How far indices lie outside, where they do."""
+        of_floats = boxes.get(_MADE)
+        ranges = replace(self._known, given=boxes, of_floats=of_floats)
+        found: dict[_Gather, int] = {}
+        for gather in self._gathers:
+            index = ranges.of(gather.level, gather.index)
+            by = _MANY
+            if index is not None:
+                by = max(index.most - gather.extent + 1, -gather.extent - index.least)
+            if by > 0:
+                found[gather] = int(by)
+        return found
 
 
 def _levels(graph: KernelGraph) -> Iterator[tuple[int, BlockNode]]:
@@ -771,6 +1077,8 @@ def _levels(graph: KernelGraph) -> Iterator[tuple[int, BlockNode]]:
 SMALL = 4
 """Half of the integers that are drawn lie below it, so that some are equal."""
 _STEPS = 64.0
+_SMALL_BITS = 10
+"""Of small ones among numbers of any size, at most."""
 
 
 def any_integers(
@@ -860,4 +1168,28 @@ def _indices(dtype: DType, words: Array, limit: Limit) -> Array:
     count = max(most - least + 1, 1)
     further = min((int(dtype.max) - most) // limit.period, 3) if limit.period else 0
     times = words // count % (max(further, 0) + 1)
-    return (words % count + least + times * limit.period).astype(dtype.long_name)
+    drawn = words % count + least + times * limit.period
+    if limit.of_any_size:
+        drawn = np.where(
+            words % 2 == 0, np.clip(_small(words // 2), least, most), drawn
+        )
+    return drawn.astype(dtype.long_name)
+
+
+def _small(words: Array) -> Array:
+    """Numbers of any length up to some bits, of both signs.
+
+    What clamps numbers leaves hardly any of those that may be anything.
+    """
+    words = words.astype(np.int64)
+    lengths, words = words % (_SMALL_BITS + 1), words // (_SMALL_BITS + 1)
+    sizes = (words >> 1) % (1 << _SMALL_BITS) >> lengths
+    return np.where(words % 2 == 0, sizes, -sizes)
+
+
+def of_floats(dtype: DType, words: NDArray[np.int64], turns: AllTurns) -> NDArray[Any]:
+    """An integer for each random number, where floats become integers."""
+    small = words % (2 * SMALL)
+    within = turns.made_within
+    drawn = small if within is None else _indices(dtype, words, within)
+    return beside(drawn.astype(dtype.long_name), words, turns.made)

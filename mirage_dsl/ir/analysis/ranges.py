@@ -152,9 +152,38 @@ def _size(value: Whole) -> Iterable[float]:
     return (0 if value.least <= 0 <= value.most else 1), largest
 
 
+_ALWAYS, _NEVER, _EITHER = Whole(1, 1), Whole(0, 0), Whole(0, 1)
+
+
+def _compared(
+    holds: Callable[[Whole, Whole], bool], fails: Callable[[Whole, Whole], bool]
+) -> Callable[[Given], Whole | None]:
+    """A comparison, which is decided where no number of one range meets the other."""
+
+    def found(given: Given) -> Whole | None:
+        first, second = given
+        if first is None or second is None:
+            return _EITHER
+        if holds(first, second):
+            return _ALWAYS
+        return _NEVER if fails(first, second) else _EITHER
+
+    return found
+
+
+def _apart(a: Whole, b: Whole) -> bool:
+    """Whether two ranges have no number in common."""
+    return a.most < b.least or b.most < a.least
+
+
+def _same(a: Whole, b: Whole) -> bool:
+    """Whether two ranges are the same single number."""
+    return a.least == a.most == b.least == b.most
+
+
 def _truth(given: Given) -> Whole:
     del given
-    return Whole(0, 1)
+    return _EITHER
 
 
 def _power_of_two(bits: Whole | None) -> Whole | None:
@@ -206,7 +235,11 @@ def _rounded(given: Given) -> Whole | None:
 
 
 def _chosen(given: Given) -> Whole | None:
-    return _all_of(given[1:])
+    """Either of two, or the one that a condition chooses always."""
+    condition, *either = given
+    if condition == _ALWAYS:
+        return either[0]
+    return either[1] if condition == _NEVER else _all_of(either)
 
 
 _ELEMENTWISE: Mapping[str, Callable[[Given], Whole | None]] = {
@@ -226,6 +259,11 @@ _ELEMENTWISE: Mapping[str, Callable[[Given], Whole | None]] = {
     "shift_right": _shifted_back,
     "floor_divide": _divided,
     **{n: _truth for n, op in OPERATORS.items() if op.truth is Truth.COMPARES},
+    "less": _compared(lambda a, b: a.most < b.least, lambda a, b: a.least >= b.most),
+    "less_equal": _compared(
+        lambda a, b: a.most <= b.least, lambda a, b: a.least > b.most
+    ),
+    "equal": _compared(_same, _apart),
     **{
         op.name: _all_of if dtype.is_integer else _rounded
         for dtype, op in CONVERSIONS.items()

@@ -1,0 +1,141 @@
+"""Indices that several inputs make, or floats: what reads elsewhere is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mirage_dsl as mirage
+from mirage_dsl.core.hardware import H100
+from mirage_dsl.ir.text.printer import to_text
+from mirage_dsl.search.driver import search
+
+Function = Callable[..., Any]
+SEEDS = range(20)
+
+Q, K = mirage.spec((64,), "int64"), mirage.spec((96,), "int64")
+TABLE = mirage.spec((160, 32), "float16")
+
+
+def buckets(q: Any, k: Any, table: Any) -> Any:
+    """As of relative positions: near ones apart, those further in steps."""
+    n = (k[None, :] - q[:, None]).abs()
+    return table[torch.where(n < 8, n, 8 + (n - 8) // 4).clamp(max=15)]
+
+
+def inverted(x: Any, order: Any) -> Any:
+    places = torch.empty_like(order)
+    places[order] = torch.arange(order.shape[0])
+    return x[places]
+
+
+def in_batches(cache: Any, new: Any, position: Any) -> Any:
+    cache = cache.clone()
+    cache[torch.arange(new.shape[0]), position] = new
+    return cache
+
+
+def at_pairs(x: Any, new: Any, row: Any, column: Any) -> Any:
+    x = x.clone()
+    x[row, column] = new
+    return x
+
+
+# A function, its arguments, and pairs of what a wrong one has in the place of what.
+CASES: dict[str, tuple[Function, list[Any], list[tuple[str, str]]]] = {
+    "a difference": (
+        lambda q, k, t: t[q[:, None] - k[None] + 63],
+        [Q, K, TABLE],
+        [(", 63\n", ", 62\n"), ("sub q, k", "add q, k")],
+    ),
+    "how far apart": (
+        lambda q, k, t: t[(q[:, None] - k[None]).abs()],
+        [Q, K, TABLE],
+        [("abs sub1", "mul sub1, 1"), ("abs sub1", "square sub1")],
+    ),
+    "buckets": (
+        buckets,
+        [Q, K, TABLE],
+        [
+            ("minimum where1, 15", "minimum where1, 14"),
+            ("floor_divide sub2, 4", "floor_divide sub2, 5"),
+            ("less abs1, 8", "less abs1, 6"),
+            ("add 8, floor", "add 9, floor"),
+        ],
+    ),
+    "digits": (
+        lambda q, r, t: t[q * 16 + r],
+        [Q, Q, TABLE],
+        [("mul q, 16", "mul q, 15"), ("add mul1, r", "add mul1, q")],
+    ),
+    "a running sum": (
+        lambda q, t: t[q.cumsum(0)],
+        [Q, TABLE],
+        [("cumsum q along(m)", "mul q, 1"), ("cumsum q along(m)", "mul q, 2")],
+    ),
+    "floats in steps": (
+        lambda x, t: t[(x * 31).long().clamp(0, 31)],
+        [mirage.spec((64, 48), "float16"), TABLE],
+        [
+            ("minimum maximum1, 31", "minimum maximum1, 30"),
+            ("maximum to_i641, 0", "maximum to_i641, 1"),
+            ("mul x, 31", "mul x, 30"),
+        ],
+    ),
+    "floats between two": (
+        lambda x, t: t[(x.sigmoid() * 31).long()],
+        [mirage.spec((64, 48), "float16"), TABLE],
+        [("mul sigmoid1, 31", "mul sigmoid1, 32"), ("sigmoid x", "tanh x")],
+    ),
+    "an inverted order": (
+        inverted,
+        [mirage.spec((256, 64), "float16"), mirage.spec((256,), "int64")],
+        [("add index1, 1", "add index1, 0"), ("equal index", "less_equal index")],
+    ),
+    "a cache in batches": (
+        in_batches,
+        [
+            mirage.spec((8, 128, 64), "float16"),
+            mirage.spec((8, 64), "float16"),
+            mirage.spec((8,), "int64"),
+        ],
+        [("equal index", "less index"), ("new, cache", "cache, new")],
+    ),
+    "at pairs": (
+        at_pairs,
+        [
+            mirage.spec((32, 48, 8), "float16"),
+            mirage.spec((12, 8), "float16"),
+            mirage.spec((12,), "int64"),
+            mirage.spec((12,), "int64"),
+        ],
+        [("add index", "sub index"), ("mul equal1, equal2", "maximum equal1, equal2")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_they_are_searched(name: str) -> None:
+    """At least one candidate is verified, and none takes longer than the program."""
+    function, arguments, _ = CASES[name]
+    program = mirage.kernel(function).bind(*arguments).program
+    found = search(program, H100, budget_seconds=5, max_kernels=2)
+    assert any(c.mugraph.blocks for c in found.candidates)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_others_are_refused(name: str) -> None:
+    function, arguments, others = CASES[name]
+    program = mirage.kernel(function).bind(*arguments).program
+    text = to_text(program)
+    for here, other in others:
+        assert here in text, text
+        wrong = text.replace(here, other)
+        accepted = [
+            s for s in SEEDS if mirage.verify(wrong, program, seed=s).equivalent
+        ]
+        assert not accepted, (here, other)
+    assert all(mirage.verify(text, program, seed=s).equivalent for s in range(4))
