@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, scalar
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.ranges import (
     Whole,
     range_of,
@@ -28,33 +29,10 @@ from mirage_dsl.ir.analysis.ranges import (
     range_of_number,
 )
 from mirage_dsl.ir.evaluate import NumpyDomain
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Load,
-    Operand,
-    Store,
-    integer_of,
-)
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Array, Kind, Operator, Truth
-from mirage_dsl.ops.table import (
-    ADD,
-    EQUAL,
-    LESS_EQUAL,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    OPERATORS,
-    SUB,
-    WHERE,
-)
 
 # -- Indices ---------------------------------------------------------------------------
 # An index is computed of inputs: `lengths - 1`, `pos % window`, `table[pos // 16]`.
@@ -74,14 +52,14 @@ _NAMES = (
     "min",
 )
 LESS, REMAINDER, FLOOR_DIVIDE, BIT_AND, SHIFT_RIGHT, NEG, MAX, MIN = (
-    OPERATORS[name] for name in _NAMES
+    table.OPERATORS[name] for name in _NAMES
 )
 _CONVERSIONS = frozenset(
-    op for name, op in OPERATORS.items() if name.startswith(("to_i", "to_u"))
+    op for name, op in table.OPERATORS.items() if name.startswith(("to_i", "to_u"))
 )
 
 
-_EXTREMES = (MAXIMUM, MINIMUM)
+_EXTREMES = (table.MAXIMUM, table.MINIMUM)
 _SUMS = ("sum", "cumsum")
 _SELECTIONS = ("max", "min")
 _MOST_TRIED = 1 << 16
@@ -144,7 +122,7 @@ class Limit:
         return self.start >= self.stop
 
 
-def index_limits(graph: KernelGraph) -> dict[str, Limit]:
+def index_limits(graph: ir.KernelGraph) -> dict[str, Limit]:
     """By input of integers, what an index made of it may be; extents have to be known.
 
     Negative ones count from the end, unless a choice puts others in their place.  Where
@@ -157,7 +135,7 @@ def index_limits(graph: KernelGraph) -> dict[str, Limit]:
 
 
 @lru_cache(maxsize=64)
-def _index_limits(graph: KernelGraph) -> Mapping[str, Limit]:
+def _index_limits(graph: ir.KernelGraph) -> Mapping[str, Limit]:
     limits = _Limits(graph)
     items = [item for item in graph.inputs if item.name in limits.found]
     found = {i.name: limits.found[i.name] for i in items}
@@ -169,20 +147,20 @@ def _index_limits(graph: KernelGraph) -> Mapping[str, Limit]:
     return {i.name: _tried(graph, i, found[i.name], some[i.name]) for i in items}
 
 
-def _within_format(item: Input, limit: Limit) -> range:
+def _within_format(item: ir.Input, limit: Limit) -> range:
     """Numbers of a limit, of which some are left out where they are many."""
     least = max(limit.start, int(item.type.dtype.min))
     most = min(limit.stop - 1, int(item.type.dtype.max))
     return range(least, most + 1, max((most - least) // _MOST_TRIED, 1))
 
 
-def _inside_of(graph: KernelGraph, item: Input, limit: Limit) -> frozenset[int]:
+def _inside_of(graph: ir.KernelGraph, item: ir.Input, limit: Limit) -> frozenset[int]:
     """Those that a graph brings inside, if what is indexed is made of them alone."""
     return brought_inside(graph, item, _within_format(item, limit))
 
 
 def _tried(
-    graph: KernelGraph, item: Input, limit: Limit, inside: frozenset[int]
+    graph: ir.KernelGraph, item: ir.Input, limit: Limit, inside: frozenset[int]
 ) -> Limit:
     """A limit, with the numbers that will do where not all within it seem to."""
     within = _within_format(item, limit)
@@ -198,7 +176,7 @@ def _tried(
     return replace(limit, among=tuple(sorted(inside | further)))
 
 
-def indexed_too_short(graph: KernelGraph, few_up_to: int = 0) -> dict[str, int]:
+def indexed_too_short(graph: ir.KernelGraph, few_up_to: int = 0) -> dict[str, int]:
     """By dim that is indexed, how many elements it lacks for all indices to be inside.
 
     `p` and `p + 9` are both inside of no axis of less than ten elements, nor are ten
@@ -217,14 +195,14 @@ def indexed_too_short(graph: KernelGraph, few_up_to: int = 0) -> dict[str, int]:
     return {dim: by for dim, by in few.items() if by <= few_up_to}
 
 
-def drawn_of_few(graph: KernelGraph) -> bool:
+def drawn_of_few(graph: ir.KernelGraph) -> bool:
     """Whether an input of integers has hardly any numbers for indices to be inside."""
     items = {i.name: int(i.type.dtype.max) for i in graph.inputs}
     limits = index_limits(graph).items()
     return any(_is_narrow(li) for n, li in limits if items.get(n, _FEW) >= _FEW)
 
 
-def index_outside(graph: KernelGraph) -> str | None:
+def index_outside(graph: ir.KernelGraph) -> str | None:
     """An index that no numbers of inputs were found to bring inside; None for none."""
     return _Limits(graph).outside(index_limits(graph))
 
@@ -254,7 +232,7 @@ class Compared:
     second: frozenset[str]
 
 
-def compared_positions(graph: KernelGraph) -> list[Compared]:
+def compared_positions(graph: ir.KernelGraph) -> list[Compared]:
     """The comparisons of positions outside of blocks; extents have to be known."""
     limits = _Limits(graph)
     found = map(limits.compared, graph.applies)
@@ -283,7 +261,7 @@ class AllTurns:
         return bool(self.made) or any(self.inputs)
 
 
-def turns_of(program: KernelGraph, candidate: KernelGraph) -> AllTurns:
+def turns_of(program: ir.KernelGraph, candidate: ir.KernelGraph) -> AllTurns:
     """Where what one of two graphs of one interface computes of integers turns.
 
     That is beside numbers and positions that integers are compared with, where they
@@ -309,7 +287,7 @@ def _all_inside(turns: set[range], limit: Limit | None) -> Turns:
     return tuple(sorted(inside, key=_ends))
 
 
-def turn_elsewhere(program: KernelGraph, candidate: KernelGraph) -> bool:
+def turn_elsewhere(program: ir.KernelGraph, candidate: ir.KernelGraph) -> bool:
     """Whether indices turn beside other numbers in a candidate than in its program.
 
     Extents have to be known.
@@ -322,7 +300,7 @@ def turn_elsewhere(program: KernelGraph, candidate: KernelGraph) -> bool:
     )
 
 
-def numbers_of_found(graph: KernelGraph) -> frozenset[range]:
+def numbers_of_found(graph: ir.KernelGraph) -> frozenset[range]:
     """Beside which numbers positions turn that data choose, as of the largest element.
 
     Draws can not bring such positions there.  Extents have to be known.
@@ -332,13 +310,13 @@ def numbers_of_found(graph: KernelGraph) -> frozenset[range]:
     limits = _Limits(graph)
     types = {0: kernel_types(graph)}
     for number, node in enumerate(graph.nodes, 1):
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             types[number] = block_types(node, types[0])
     return frozenset(limits.found_beside(types))
 
 
 @lru_cache(maxsize=32)
-def _turns(graph: KernelGraph) -> AllTurns:
+def _turns(graph: ir.KernelGraph) -> AllTurns:
     """Those of one graph, wherever its formats end."""
     found = _Limits(graph).turns()
     return AllTurns(
@@ -348,7 +326,7 @@ def _turns(graph: KernelGraph) -> AllTurns:
 
 
 def _inside(
-    program: KernelGraph, item: Input, turns: set[range], limit: Limit | None
+    program: ir.KernelGraph, item: ir.Input, turns: set[range], limit: Limit | None
 ) -> Turns:
     """What of the numbers an input may be."""
     dtype = item.type.dtype
@@ -371,7 +349,7 @@ def _cut(turns: set[range], least: int, most: int) -> set[range]:
 
 
 def brought_inside(
-    graph: KernelGraph, item: Input, numbers: Sequence[int]
+    graph: ir.KernelGraph, item: ir.Input, numbers: Sequence[int]
 ) -> frozenset[int]:
     """Which numbers a graph brings inside of all that it indexes by what they give.
 
@@ -395,7 +373,7 @@ class _OfNumbers:
         made: What is computed of them.
     """
 
-    def __init__(self, graph: KernelGraph, numbers: NDArray[Any]) -> None:
+    def __init__(self, graph: ir.KernelGraph, numbers: NDArray[Any]) -> None:
         self.numbers = numbers
         self.inside = np.ones(len(numbers), np.bool_)
         self.made: dict[str, NDArray[Any]] = {}
@@ -404,12 +382,12 @@ class _OfNumbers:
         self._extents = {n: e for n, e in extents.items() if e is not None}
         self._domain = NumpyDomain()
 
-    def read(self, node: KernelNode) -> None:
+    def read(self, node: ir.KernelNode) -> None:
         """Take account of a node."""
-        read = set(node.sources if isinstance(node, BlockGraph) else node.values)
+        read = set(node.sources if isinstance(node, ir.BlockGraph) else node.values)
         if read.isdisjoint(self.made.keys() | self._others):
             return
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             # It may index by them.
             self.inside[:] = False
             return
@@ -419,7 +397,7 @@ class _OfNumbers:
         else:
             self._others.add(node.result)
 
-    def _index(self, node: Apply) -> None:
+    def _index(self, node: ir.Apply) -> None:
         _, size = _indexed_axis(node, self._extents)
         index = node.values[-1]
         if size is not None and index in self._others:
@@ -427,7 +405,7 @@ class _OfNumbers:
         elif size is not None and index in self.made:
             self.inside &= (-size <= self.made[index]) & (self.made[index] < size)
 
-    def _computed(self, node: Apply) -> NDArray[Any]:
+    def _computed(self, node: ir.Apply) -> NDArray[Any]:
         operands = [
             self.made[o]
             if isinstance(o, str)
@@ -439,14 +417,14 @@ class _OfNumbers:
         return self._domain.elementwise(node.op, operands)
 
 
-def _of_elements(node: Apply) -> bool:
+def _of_elements(node: ir.Apply) -> bool:
     """Whether each element of a result is made of one of each operand, of integers."""
     kinds = (Kind.ELEMENTWISE, Kind.VIEW)
     return node.op.kind in kinds and "dtype" not in node.op.attributes
 
 
 def _indexed_axis(
-    node: Apply, extents: Mapping[str, int | None]
+    node: ir.Apply, extents: Mapping[str, int | None]
 ) -> tuple[str, int | None]:
     """The dim that a node has indices of, if it has a name, and its extent."""
     if node.op.indexed:
@@ -468,7 +446,7 @@ class _Limits:
     all positions of other dims that they are indexed by to be inside.
     """
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: ir.KernelGraph) -> None:
         self._types = kernel_types(graph)
         self._extents = derived_extents(graph, graph.extent_of)
         self._inputs = {i.name for i in graph.inputs}
@@ -491,12 +469,12 @@ class _Limits:
         self._indexed: dict[str, set[str]] = {}
         self._nodes = tuple(_levels(graph))
         for level, node in self._nodes:
-            self._made[0 if isinstance(node, Store) else level, node.result] = (
+            self._made[0 if isinstance(node, ir.Store) else level, node.result] = (
                 level,
                 node,
             )
         for level, node in self._nodes:
-            if isinstance(node, Apply):
+            if isinstance(node, ir.Apply):
                 self._index(level, node)
 
     def found_beside(self, types: Mapping[int, Mapping[str, TensorType]]) -> set[range]:
@@ -536,13 +514,13 @@ class _Limits:
         return turns
 
     @property
-    def _compared(self) -> Iterator[tuple[int, Operand, Operand, Limit]]:
+    def _compared(self) -> Iterator[tuple[int, ir.Operand, ir.Operand, Limit]]:
         """Values that are compared, with what, and what is close to that.
 
         Of two of which nothing is known either is close to some numbers.
         """
         for level, node in self._nodes:
-            if not isinstance(node, Apply) or len(node.operands) != 2:
+            if not isinstance(node, ir.Apply) or len(node.operands) != 2:
                 continue
             if node.op.truth is not Truth.COMPARES and node.op not in _EXTREMES:
                 continue
@@ -553,7 +531,7 @@ class _Limits:
                 for least, most in both if near is None else [near]:
                     yield level, operand, other, Limit(least - 1, most + 2)
 
-    def _index(self, level: int, node: Apply) -> None:
+    def _index(self, level: int, node: ir.Apply) -> None:
         """What an index has to be within, if a node has one."""
         if not node.op.indexed and node.op.kind is not Kind.GATHER:
             return
@@ -606,7 +584,7 @@ class _Limits:
         whole = {n: r for n, r in ranges.items() if r is not None}
         return whole | {_MADE: Whole(-_MANY, _MANY)}
 
-    def _reach(self, level: int, index: Operand, extent: int) -> None:
+    def _reach(self, level: int, index: ir.Operand, extent: int) -> None:
         """Note how far an index lies outside, whatever the inputs are.
 
         Of positions all have to be inside, and so has what is clamped where several
@@ -623,57 +601,57 @@ class _Limits:
         if by > 0:
             self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), int(by))
 
-    def _is_chosen_by_positions(self, level: int, index: Operand) -> bool:
+    def _is_chosen_by_positions(self, level: int, index: ir.Operand) -> bool:
         """Whether positions choose what an index is, which keeps it inside."""
         return any(
-            isinstance(node, Apply)
-            and node.op is WHERE
+            isinstance(node, ir.Apply)
+            and node.op is table.WHERE
             and not self._reads_inputs(where, node.operands[0])
             for where, _, node in _ancestors(self._made, level, index)
         )
 
-    def _reads_inputs(self, level: int, value: Operand) -> bool:
+    def _reads_inputs(self, level: int, value: ir.Operand) -> bool:
         """Whether a value is made of inputs."""
         made = _ancestors(self._made, level, value)
         return any(name in self._inputs for _, name, _ in made)
 
-    def _is_of_one(self, level: int, value: Operand) -> bool:
+    def _is_of_one(self, level: int, value: ir.Operand) -> bool:
         """Whether each element is made of one element of an input, and of no other."""
         if isinstance(value, Scalar) or value in self._positions:
             return False
         level, node = self._made.get((level, value), (level, None))
-        if isinstance(node, Load):
+        if isinstance(node, ir.Load):
             return self._is_of_one(0, node.source)
         if node is None:
             return self._is_of_integers(value)
-        if not isinstance(node, Apply) or node.op.kind is Kind.GATHER:
+        if not isinstance(node, ir.Apply) or node.op.kind is Kind.GATHER:
             return True
         if node.op.kind in (Kind.REDUCTION, Kind.SCAN):
             return False
         return len(node.values) == 1 and self._is_of_one(level, node.values[0])
 
-    def compared(self, node: Apply) -> Compared | None:
+    def compared(self, node: ir.Apply) -> Compared | None:
         """What is known of a comparison of positions."""
-        if node.op not in (LESS, LESS_EQUAL, EQUAL):
+        if node.op not in (LESS, table.LESS_EQUAL, table.EQUAL):
             return None
         first, second = (self._range(0, o) for o in node.operands)
         if first is None or second is None:
             return None
-        below = second[0] - first[1] + (node.op is LESS_EQUAL)
+        below = second[0] - first[1] + (node.op is table.LESS_EQUAL)
         above = first[0] - second[1] + (node.op is LESS)
         ours, theirs = map(self._lengthening, node.operands)
         return Compared(node.result, below, above, ours - theirs, theirs - ours)
 
-    def _lengthening(self, operand: Operand) -> frozenset[str]:
+    def _lengthening(self, operand: ir.Operand) -> frozenset[str]:
         """The dims that make positions, or a number, reach further."""
         if isinstance(operand, Scalar):
             return frozenset(name for name, _ in operand.extents)
         return frozenset(self._types[operand].names)
 
-    def _without_negative(self, level: int, index: str) -> Operand | None:
+    def _without_negative(self, level: int, index: str) -> ir.Operand | None:
         """What an index is made of where a number replaces what of it is below 0."""
         choice = self._maker(level, index)
-        if choice is None or choice.op is not WHERE:
+        if choice is None or choice.op is not table.WHERE:
             return None
         holds, number, value = choice.operands
         test = self._maker(level, str(holds))
@@ -682,11 +660,11 @@ class _Limits:
         replaced = test.operands == (value, scalar(0)) and isinstance(number, Scalar)
         return value if replaced else None
 
-    def _maker(self, level: int, value: str) -> Apply | None:
+    def _maker(self, level: int, value: str) -> ir.Apply | None:
         _, node = self._made.get((level, value), (level, None))
-        return node if isinstance(node, Apply) else None
+        return node if isinstance(node, ir.Apply) else None
 
-    def _hold(self, level: int, value: Operand, limit: Limit) -> None:
+    def _hold(self, level: int, value: ir.Operand, limit: Limit) -> None:
         """Limit what a value is made of, so that it is within a limit."""
         if isinstance(value, Scalar):
             return
@@ -696,13 +674,13 @@ class _Limits:
                 if self._choosing and value in self._positions:
                     self._conversions[_FOUND] = limit
                 self._input(value, limit)
-            case Load():
+            case ir.Load():
                 self._hold(0, node.source, limit)
-            case Accumulate() if node.reduction is not None and not node.adds:
+            case ir.Accumulate() if node.reduction is not None and not node.adds:
                 self._chosen(where, node.operand, limit)
-            case Store() | Accumulate():
+            case ir.Store() | ir.Accumulate():
                 self._hold(where, node.operand, limit)
-            case Apply():
+            case ir.Apply():
                 self._within(where, node, limit)
             case _:
                 pass
@@ -728,7 +706,7 @@ class _Limits:
             else replace(both, period=known.period if same else 0)
         )
 
-    def _within(self, level: int, node: Apply, limit: Limit) -> None:
+    def _within(self, level: int, node: ir.Apply, limit: Limit) -> None:
         """Limit the operands of an operator, so that its result is within a limit."""
         op, operands = node.op, node.operands
         if op.kind is Kind.LIBRARY:
@@ -738,14 +716,14 @@ class _Limits:
         else:
             self._within_elements(level, node, limit)
 
-    def _within_elements(self, level: int, node: Apply, limit: Limit) -> None:
+    def _within_elements(self, level: int, node: ir.Apply, limit: Limit) -> None:
         """The same of what moves elements, or computes each of its own operands."""
         op, operands = node.op, node.operands
-        if op in (ADD, SUB):
-            self._sum(level, operands, limit, -1 if op is SUB else 1)
+        if op in (table.ADD, table.SUB):
+            self._sum(level, operands, limit, -1 if op is table.SUB else 1)
         elif op is NEG:
             self._hold(level, operands[0], Limit(1 - limit.stop, 1 - limit.start))
-        elif op is WHERE:
+        elif op is table.WHERE:
             self._either(level, operands[1:], limit)
         elif op in _CONVERSIONS:
             self._conversions[_MADE] = limit
@@ -758,13 +736,13 @@ class _Limits:
         elif op.kind is Kind.ELEMENTWISE and op.truth is not Truth.COMPARES:
             self._by_number(level, op, operands, limit)
 
-    def _chosen(self, level: int, value: Operand, limit: Limit) -> None:
+    def _chosen(self, level: int, value: ir.Operand, limit: Limit) -> None:
         """Limit what one element is taken of, by its size."""
         before, self._choosing = self._choosing, True
         self._hold(level, value, limit)
         self._choosing = before
 
-    def _either(self, level: int, operands: Sequence[Operand], limit: Limit) -> None:
+    def _either(self, level: int, operands: Sequence[ir.Operand], limit: Limit) -> None:
         """Operands of which one is chosen: what either of them may be made of."""
         before, ways = self.found, list[dict[str, Limit]]()
         for operand in operands:
@@ -778,17 +756,17 @@ class _Limits:
             self._input(name, replace(found[0], start=start, stop=stop))
 
     def _by_number(
-        self, level: int, op: Operator, operands: Sequence[Operand], limit: Limit
+        self, level: int, op: Operator, operands: Sequence[ir.Operand], limit: Limit
     ) -> None:
         """Where one operand is a number that is known."""
-        value, number = operands[0], integer_of(operands[-1], self._extents)
-        if op is MUL and number is None:
-            value, number = operands[-1], integer_of(operands[0], self._extents)
-        if number is None or (number <= 0 and op not in (MAXIMUM, MINIMUM)):
+        value, number = operands[0], ir.integer_of(operands[-1], self._extents)
+        if op is table.MUL and number is None:
+            value, number = operands[-1], ir.integer_of(operands[0], self._extents)
+        if number is None or (number <= 0 and op not in (table.MAXIMUM, table.MINIMUM)):
             for operand in operands:
                 self._hold(level, operand, limit)
             return
-        if op is MUL:
+        if op is table.MUL:
             limit = limit.divided(number)
         elif op in (FLOOR_DIVIDE, SHIFT_RIGHT):
             limit = limit.times(number if op is FLOOR_DIVIDE else 1 << min(number, 63))
@@ -798,14 +776,14 @@ class _Limits:
             if (within.start, within.stop) == (0, period):
                 return
             limit = limit if within.is_empty else within
-        elif op is MINIMUM and number < limit.stop:
+        elif op is table.MINIMUM and number < limit.stop:
             limit = replace(limit, stop=_MANY)
-        elif op is MAXIMUM and number >= limit.start:
+        elif op is table.MAXIMUM and number >= limit.start:
             limit = replace(limit, start=-_MANY)
         self._hold(level, value, limit)
 
     def _sum(
-        self, level: int, operands: Sequence[Operand], limit: Limit, sign: int
+        self, level: int, operands: Sequence[ir.Operand], limit: Limit, sign: int
     ) -> None:
         """Both operands of a sum, or of a difference."""
         known = [self._range(level, o) for o in operands]
@@ -828,7 +806,7 @@ class _Limits:
             if known[at] is None:
                 self._hold(level, operand, own)
 
-    def _range(self, level: int, value: Operand) -> tuple[int, int] | None:
+    def _range(self, level: int, value: ir.Operand) -> tuple[int, int] | None:
         """The least and the largest that a value can be, where that is known."""
         known = self._known.of(level, value)
         return known and (int(known.least), int(known.most))
@@ -836,7 +814,7 @@ class _Limits:
 
 # -- Ranges of what indices are made of ------------------------------------------------
 
-Made = dict[tuple[int, str], tuple[int, BlockNode]]
+Made = dict[tuple[int, str], tuple[int, ir.BlockNode]]
 """By level and name what makes a value, and at which level."""
 Boxes = Mapping[str, Whole]
 """By input a range; by `_MADE`, that of integers that are made of floats."""
@@ -856,11 +834,11 @@ _BOUNDED = {
 
 
 def _ancestors(
-    made: Made, level: int, value: Operand
-) -> Iterator[tuple[int, str, BlockNode | None]]:
+    made: Made, level: int, value: ir.Operand
+) -> Iterator[tuple[int, str, ir.BlockNode | None]]:
     """A value and all that it is made of, with the levels and the nodes."""
-    waiting: list[tuple[int, Operand]] = [(level, value)]
-    seen = set[tuple[int, Operand]]()
+    waiting: list[tuple[int, ir.Operand]] = [(level, value)]
+    seen = set[tuple[int, ir.Operand]]()
     while waiting:
         level, value = waiting.pop()
         if isinstance(value, Scalar) or (level, value) in seen:
@@ -868,9 +846,9 @@ def _ancestors(
         seen.add((level, value))
         where, node = made.get((level, value), (level, None))
         yield where, value, node
-        if isinstance(node, Load):
+        if isinstance(node, ir.Load):
             waiting.append((0, node.source))
-        elif isinstance(node, Apply):
+        elif isinstance(node, ir.Apply):
             waiting += [(where, operand) for operand in node.operands]
 
 
@@ -896,10 +874,10 @@ class _Ranges:
         default_factory=dict[tuple[int, str], Whole | None], init=False
     )
 
-    def of(self, level: int, value: Operand, depth: int = 0) -> Whole | None:
+    def of(self, level: int, value: ir.Operand, depth: int = 0) -> Whole | None:
         """What is known of a value."""
         if isinstance(value, Scalar):
-            return range_of_number(integer_of(value, self.extents))
+            return range_of_number(ir.integer_of(value, self.extents))
         if (level, value) not in self.known:
             self.known[level, value] = self._found(level, value, depth)
         return self.known[level, value]
@@ -910,9 +888,9 @@ class _Ranges:
         where, node = self.made.get((level, value), (level, None))
         if node is None:
             return self.given.get(value)
-        if isinstance(node, Load):
+        if isinstance(node, ir.Load):
             return self.of(0, node.source, depth)
-        if not isinstance(node, Apply) or depth == _DEEPEST:
+        if not isinstance(node, ir.Apply) or depth == _DEEPEST:
             return None
         if node.op.name in _BOUNDED:
             return _BOUNDED[node.op.name]
@@ -923,7 +901,7 @@ class _Ranges:
             return self._joined(node, given[0])
         return range_of(node.op, given)
 
-    def _joined(self, node: Apply, value: Whole | None) -> Whole | None:
+    def _joined(self, node: ir.Apply, value: Whole | None) -> Whole | None:
         """What numbers of a range are together: their sum, or one of them."""
         if value is None or node.op.name not in (*_SUMS, *_SELECTIONS):
             return None
@@ -975,7 +953,7 @@ class _Boxes:
         for _, value, node in _ancestors(self._known.made, gather.level, gather.index):
             if node is None and value in formats:
                 found[value] = None
-            elif isinstance(node, Apply) and node.op in _CONVERSIONS:
+            elif isinstance(node, ir.Apply) and node.op in _CONVERSIONS:
                 found[_MADE] = None
         return list(found)
 
@@ -1063,10 +1041,10 @@ class _Boxes:
         return found
 
 
-def _levels(graph: KernelGraph) -> Iterator[tuple[int, BlockNode]]:
+def _levels(graph: ir.KernelGraph) -> Iterator[tuple[int, ir.BlockNode]]:
     """All nodes with the number of their level: 0, or one for each block."""
     for number, node in enumerate(graph.nodes, 1):
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             yield 0, node
         else:
             yield from ((number, inner) for inner in node.nodes)
