@@ -45,21 +45,7 @@ from mirage_dsl.frontend.program import (
 )
 from mirage_dsl.frontend.recorder import Recorder
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ir.graph import (
-    JOINED,
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    Load,
-    RunningMax,
-    Schedule,
-    Split,
-    Store,
-    ValueNode,
-    accumulator_kinds,
-    partial_dim,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import block_node_type, store_type
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Kind
@@ -128,11 +114,11 @@ class _Block:
             if isinstance(item, _Store):
                 for var, axis in item.partial:
                     names.visit(axis)
-                    names.assign(var, partial_dim(names.lead(axis)))
+                    names.assign(var, ir.partial_dim(names.lead(axis)))
             found = isinstance(item, _Load | _Store)
             names.visit((item.value if found else self.values[item.result]).dims)
 
-    def node(self, builder: Builder) -> BlockGraph:
+    def node(self, builder: Builder) -> ir.BlockGraph:
         """The block graph.
 
         Raises:
@@ -141,7 +127,7 @@ class _Block:
         return _BlockBuilder(builder, self).build()
 
 
-_Item = Apply | _Load | Accumulate | RunningMax | _Store
+_Item = ir.Apply | _Load | ir.Accumulate | ir.RunningMax | _Store
 
 
 class _BlockBuilder:
@@ -159,21 +145,23 @@ class _BlockBuilder:
                 step.location,
             )
         loop = None if step.loop is None else self._loop(step.loop, grid)
-        self._block = BlockGraph(grid, loop, (), Schedule(num_warps=step.num_warps))
-        self._nodes: list[BlockNode] = []
+        self._block = ir.BlockGraph(
+            grid, loop, (), ir.Schedule(num_warps=step.num_warps)
+        )
+        self._nodes: list[ir.BlockNode] = []
         self._types: dict[str, TensorType] = {}
         self._after: set[str] = set()
         """Values after the loop."""
 
-    def _axis(self, axes: tuple[DimVars, ...], count: int) -> list[Split]:
+    def _axis(self, axes: tuple[DimVars, ...], count: int) -> list[ir.Split]:
         """The splits of x, y or z: one for each dim that a tensor's map gives it."""
-        found: dict[str, Split] = {}
+        found: dict[str, ir.Split] = {}
         for axis in axes:
             split = _split(self._builder, axis, count, self._step.location)
             found.setdefault(split.dim, replace(split, beside=bool(found)))
         return list(found.values())
 
-    def _loop(self, loop: tuple[DimVars, int], grid: tuple[Split, ...]) -> Split:
+    def _loop(self, loop: tuple[DimVars, int], grid: tuple[ir.Split, ...]) -> ir.Split:
         split = _split(self._builder, *loop, self._step.location)
         inside = next((s for s in grid if s.dim == split.dim), None)
         return (
@@ -182,7 +170,7 @@ class _BlockBuilder:
             else replace(split, tile=parts(inside.tile, loop[1]))
         )
 
-    def build(self) -> BlockGraph:
+    def build(self) -> ir.BlockGraph:
         """The block, once all of its items are nodes.
 
         Raises:
@@ -192,25 +180,25 @@ class _BlockBuilder:
             match item:
                 case _Load():
                     self._load(item)
-                case Accumulate():
+                case ir.Accumulate():
                     self._accumulate(item)
-                case RunningMax():
+                case ir.RunningMax():
                     name = self._builder.define(item.result, "largest")
-                    self._add(RunningMax(name, self._builder.value(item.operand)))
+                    self._add(ir.RunningMax(name, self._builder.value(item.operand)))
                 case _Store():
                     self._store(item)
-                case Apply():
+                case ir.Apply():
                     self._apply(item)
         return replace(self._block, nodes=tuple(self._nodes))
 
-    def _accumulate(self, item: Accumulate) -> None:
+    def _accumulate(self, item: ir.Accumulate) -> None:
         name = self._builder.define(item.result, f"{item.kind}_over_loop")
         operand = self._builder.value(item.operand)
         rescale = None if item.rescale is None else self._builder.value(item.rescale)
-        self._add(Accumulate(name, operand, item.kind, rescale))
+        self._add(ir.Accumulate(name, operand, item.kind, rescale))
         self._after.add(name)
 
-    def _add(self, node: ValueNode) -> None:
+    def _add(self, node: ir.ValueNode) -> None:
         outer = self._builder.types
         kind = block_node_type(node, self._block, self._types, outer)
         self._types[node.result] = kind
@@ -225,10 +213,10 @@ class _BlockBuilder:
             for axis in self._builder.types[source].axes
         )
         self._add(
-            Load(self._builder.define(item.value.name, f"{source}_"), source, axes)
+            ir.Load(self._builder.define(item.value.name, f"{source}_"), source, axes)
         )
 
-    def _apply(self, given: Apply) -> None:
+    def _apply(self, given: ir.Apply) -> None:
         node = self._builder.apply(given)
         if node is None:
             return
@@ -247,7 +235,7 @@ class _BlockBuilder:
             node = replace(node, operands=operands)
         self._add(node)
 
-    def _require_whole(self, node: Apply) -> None:
+    def _require_whole(self, node: ir.Apply) -> None:
         """Refuse what needs all of an axis where a block or an iteration has a part.
 
         Sums and maxima over a part are of that part, and are put together later; the
@@ -277,7 +265,7 @@ class _BlockBuilder:
 
     def _cast(self, value: str, dtype: str) -> str:
         name = self._builder.fresh_name(f"{value}_{dtype}_")
-        self._add(Apply(name, CAST, (value,), (("dtype", dtype),)))
+        self._add(ir.Apply(name, CAST, (value,), (("dtype", dtype),)))
         return name
 
     def _store(self, item: _Store) -> None:
@@ -291,14 +279,14 @@ class _BlockBuilder:
                 dims.append(found or Dim(name, grid=name in partial))
             axes.append(tuple(dims))
         result = self._builder.define(item.value.name, "block")
-        node = Store(result, operand, tuple(axes), item.value.dtype)
+        node = ir.Store(result, operand, tuple(axes), item.value.dtype)
         self._builder.types[result] = store_type(node)
         self._nodes.append(node)
 
 
 def _split(
     builder: Builder, axis: DimVars, count: int, location: SourceLocation | None
-) -> Split:
+) -> ir.Split:
     """An axis cut into so many parts: its leading dim is."""
     name = builder.names.lead(axis)
     extent = builder.names.extents()[name]
@@ -308,7 +296,7 @@ def _split(
             "take fewer parts, or reshape",
             location,
         )
-    return Split(name, parts(extent, count))
+    return ir.Split(name, parts(extent, count))
 
 
 # -- Blocks under construction ---------------------------------------------------------
@@ -470,7 +458,7 @@ class ThreadblockGraph:
     def _take_nodes(self) -> None:
         """Put what has been recorded since the last item in its place."""
         assert self._recorder is not None
-        self._items.extend(n for n in self._recorder.nodes if isinstance(n, Apply))
+        self._items.extend(n for n in self._recorder.nodes if isinstance(n, ir.Apply))
         self._values.update(self._recorder.made)
         self._recorder.nodes.clear()
 
@@ -503,7 +491,7 @@ class ThreadblockGraph:
             return functions.sqrt(functions.mean(total, -1, keepdims=True))
         if acc == "sum_todimx":
             return self.reduction_to_dimx(self._accumulate(stensor, "sum"), -1)
-        kinds = [kind for kind in accumulator_kinds() if kind != JOINED]
+        kinds = [kind for kind in ir.accumulator_kinds() if kind != ir.JOINED]
         if acc in kinds:
             return self._over_all(stensor, acc)
         raise UnsupportedError(
@@ -609,7 +597,7 @@ class ThreadblockGraph:
         if self._rounds > 1:
             self._take_nodes()
             value = self._value_like(largest)
-            self._items.append(RunningMax(value.name, largest.handle.value.name))
+            self._items.append(ir.RunningMax(value.name, largest.handle.value.name))
             largest = Tensor(stensor.recorder, Handle(value, largest.handle.axes))
         return largest, Difference(largest.handle.value.name)
 
@@ -651,7 +639,7 @@ class ThreadblockGraph:
             return stensor
         self._take_nodes()
         value, operand = self._value_like(stensor), stensor.handle.value.name
-        self._items.append(Accumulate(value.name, operand, kind, rescale))
+        self._items.append(ir.Accumulate(value.name, operand, kind, rescale))
         return Tensor(stensor.recorder, Handle(value, stensor.handle.axes))
 
     def _over_all(
@@ -724,7 +712,7 @@ class ThreadblockGraph:
                 "axis that the inputs' forloop_dim named",
                 user_location(),
             )
-        return self._accumulate(stensor, JOINED)
+        return self._accumulate(stensor, ir.JOINED)
 
     def _output_axis(self, x: Handle, index: int, named: int) -> int | None:
         """The axis of a value that x, y or z splits; None where it has not that dim.

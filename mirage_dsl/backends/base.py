@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 from mirage_dsl.core.errors import DTypeError, SearchError, ShapeError, UnsupportedError
 from mirage_dsl.core.modes import memory_refusal
 from mirage_dsl.core.types import TensorType, torch_dtype
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import FlatValues, Groups, flat_values
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Load, Store, dims_of
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import bind_extents
 from mirage_dsl.ir.walk import operands_of, results_of
@@ -93,7 +93,7 @@ class Executable(Protocol):
     """A μGraph that was compiled: to be called, which launches it."""
 
     @property
-    def graph(self) -> KernelGraph:
+    def graph(self) -> ir.KernelGraph:
         """What it computes."""
         ...
 
@@ -160,7 +160,7 @@ class Backend(Protocol):
         """Whether calls with PyTorch tensors on a device, `cuda` or `cpu`, are its."""
         ...
 
-    def emit(self, graph: KernelGraph) -> str:
+    def emit(self, graph: ir.KernelGraph) -> str:
         """The source that computes a μGraph, for readers.
 
         Raises:
@@ -169,7 +169,11 @@ class Backend(Protocol):
         ...
 
     def compile(
-        self, graph: KernelGraph, device: str, *, most: Mapping[str, int] | None = None
+        self,
+        graph: ir.KernelGraph,
+        device: str,
+        *,
+        most: Mapping[str, int] | None = None,
     ) -> Executable:
         """What runs a μGraph on tensors of a kind of device, `cuda` or `cpu`.
 
@@ -187,7 +191,7 @@ class Backend(Protocol):
 
     def report(
         self,
-        graph: KernelGraph,
+        graph: ir.KernelGraph,
         target: str | None = None,
         *,
         kernels: Sequence[int] | None = None,
@@ -228,7 +232,7 @@ def backend_named(name: str) -> Backend:
 
 
 def check_tensors(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     tensors: Sequence[torch.Tensor],
     out: Sequence[torch.Tensor],
     most: Mapping[str, int],
@@ -267,7 +271,7 @@ def check_tensors(
     return extents
 
 
-def check_memory(graph: KernelGraph, tensors: Sequence[torch.Tensor]) -> None:
+def check_memory(graph: ir.KernelGraph, tensors: Sequence[torch.Tensor]) -> None:
     """Refuse tensors whose values are not what lies at their addresses.
 
     Raises:
@@ -320,7 +324,7 @@ def overlaps(tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> Pa
 
 
 def stored_over(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     pairs: Pairs,
     tensors: Sequence[torch.Tensor],
     out: Sequence[torch.Tensor],
@@ -356,7 +360,7 @@ def _same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _stored_over(
-    graph: KernelGraph, source: str, result: str
+    graph: ir.KernelGraph, source: str, result: str
 ) -> tuple[str, str] | None:
     """What one kernel stores, and what it alone reads, block by block.
 
@@ -372,15 +376,15 @@ def _stored_over(
     if len(readers) != 1 or sum(r.value == result for r in graph.returns) != 1:
         return None
     (block,) = readers
-    if not isinstance(block, BlockGraph) or len({*read, *stored}) != 2:
+    if not isinstance(block, ir.BlockGraph) or len({*read, *stored}) != 2:
         return None
     if len({_groups(flat, v) for v in (*read, *stored)}) != 1:
         return None
-    stores = [n for n in block.nodes if isinstance(n, Store) and n.result in stored]
+    stores = [n for n in block.nodes if isinstance(n, ir.Store) and n.result in stored]
     if len(stores) != 1:
         return None
-    own = {d.name for d in dims_of(stores[0].axes) if d.grid}
-    loads = [n for n in block.nodes if isinstance(n, Load) and n.source in read]
+    own = {d.name for d in ir.dims_of(stores[0].axes) if d.grid}
+    loads = [n for n in block.nodes if isinstance(n, ir.Load) and n.source in read]
     picked = {
         n.values[0] for n in block.applies if n.op.kind is Kind.GATHER and n.values
     }
@@ -396,7 +400,7 @@ def _groups(flat: FlatValues, value: str) -> Groups | None:
     return flat.within[value].groups if value in flat.within else None
 
 
-def _without_loop(load: Load) -> object:
+def _without_loop(load: ir.Load) -> object:
     """The axes of what all iterations read together."""
     return tuple(tuple(replace(d, loop=False) for d in axis) for axis in load.axes)
 

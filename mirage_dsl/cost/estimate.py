@@ -32,13 +32,13 @@ from mirage_dsl.cost.facts import Column, Rows, as_column, facts_as_searched
 from mirage_dsl.cost.footprint import (
     Bools,
     Footprint,
-    Numbers,
     Resources,
     footprint_of,
     resources,
     size_of,
     tensor_bytes,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import FusedCall, behind_kernels, calls, runs_ahead
 from mirage_dsl.ir.analysis.layouts import (
     SOFTMAXES,
@@ -49,7 +49,6 @@ from mirage_dsl.ir.analysis.layouts import (
     rows_last,
     single_elements,
 )
-from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, KernelNode, dims_of
 from mirage_dsl.ir.infer import (
     kernel_types,
     library_dims,
@@ -61,7 +60,7 @@ from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST
 from mirage_dsl.tile.combined import DEALT_AT_ONCE
-from mirage_dsl.tile.program import SMALLEST_DOT
+from mirage_dsl.tile.program import SMALLEST_DOT, Numbers
 
 # -- Memory ----------------------------------------------------------------------------
 
@@ -364,7 +363,7 @@ def _bytes_by_store(footprint: Footprint) -> Numbers:
     for store, own, looped in zip(stores.own, stores.dims, stores.looped, strict=True):
         size = footprint.elements(own[None, :])[0] * store.dtype.itemsize
         parts = footprint.iterations if looped else np.ones(len(points))
-        for name in {d.name.removesuffix("#") for d in dims_of(store.at) if d.grid}:
+        for name in {d.name.removesuffix("#") for d in ir.dims_of(store.at) if d.grid}:
             if name in split:
                 parts = parts * (extents[name] or 1) / split[name]
         found.append(size * np.maximum(parts, 1.0))
@@ -983,7 +982,7 @@ class Cost:
 
 
 def estimate(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     hardware: Hardware,
     inside: AbstractSet[str] = frozenset(),
 ) -> Cost:
@@ -1014,7 +1013,7 @@ class Priced:
 
     def __init__(
         self,
-        graph: KernelGraph,
+        graph: ir.KernelGraph,
         hardware: Hardware,
         inside: AbstractSet[str] = frozenset(),
     ) -> None:
@@ -1024,7 +1023,7 @@ class Priced:
         self._types = laid_out(graph, kernel_types(graph), self._extents)
         ahead = behind_kernels(graph)
         self._running = {id(b) for b, made in ahead if runs_ahead(b, made)}
-        self._parts: list[tuple[KernelNode, KernelCost]] = []
+        self._parts: list[tuple[ir.KernelNode, KernelCost]] = []
         self._inside: dict[int, frozenset[str]] = {}
         self._price(set(inside))
 
@@ -1033,7 +1032,7 @@ class Priced:
         """Of the μGraph as it is."""
         return self._total(self._parts)
 
-    def with_sizes(self, at: int, block: BlockGraph) -> Cost:
+    def with_sizes(self, at: int, block: ir.BlockGraph) -> Cost:
         """The cost with another schedule and other tiles of one kernel.
 
         The others are taken to cost what they do, unless there are more parts to read
@@ -1052,7 +1051,7 @@ class Priced:
             [(n, part if n is own else other) for n, other in self._parts]
         )
 
-    def _total(self, parts: Sequence[tuple[KernelNode, KernelCost]]) -> Cost:
+    def _total(self, parts: Sequence[tuple[ir.KernelNode, KernelCost]]) -> Cost:
         found: list[KernelCost] = []
         for node, part in parts:
             if id(node) in self._running:
@@ -1067,7 +1066,7 @@ class Priced:
         within = _within(together) | _repeated(graph)
         free = _free(graph, placed, types, extents)
         for node in graph.nodes:
-            if isinstance(node, BlockGraph):
+            if isinstance(node, ir.BlockGraph):
                 self._inside[id(node)] = frozenset(inside)
                 self._parts.append((node, self._of_block(node, inside)))
                 made = node.results
@@ -1093,14 +1092,14 @@ class Priced:
                 if tensor_bytes(types[name], extents) < self._hardware.l2_bytes / 2
             )
 
-    def _of_block(self, block: BlockGraph, inside: AbstractSet[str]) -> KernelCost:
+    def _of_block(self, block: ir.BlockGraph, inside: AbstractSet[str]) -> KernelCost:
         return _block_kernel(
             block, self._graph, self._types, self._extents, inside, self._hardware
         )
 
 
 def least_microseconds(
-    segment: KernelGraph, inside: AbstractSet[str], hardware: Hardware
+    segment: ir.KernelGraph, inside: AbstractSet[str], hardware: Hardware
 ) -> float:
     """What no kernels that compute a program take less than, by the cost model.
 
@@ -1124,7 +1123,7 @@ def least_microseconds(
     return 1e6 * (hardware.launch + hardware.ramp + busy)
 
 
-def _brought(block: BlockGraph, graph: KernelGraph) -> set[str]:
+def _brought(block: ir.BlockGraph, graph: ir.KernelGraph) -> set[str]:
     """The views among a block's sources of what it reads itself, with their bytes."""
     shown: dict[str, str] = {}
     for node in graph.applies:
@@ -1139,7 +1138,7 @@ def _within(together: Mapping[str, FusedCall]) -> frozenset[str]:
     return frozenset[str]().union(*(call.inner for call in together.values()))
 
 
-def _repeated(graph: KernelGraph) -> frozenset[str]:
+def _repeated(graph: ir.KernelGraph) -> frozenset[str]:
     """Results that a call gives whose other results are there before."""
     seen: set[tuple[object, ...]] = set()
     found: set[str] = set()
@@ -1177,7 +1176,7 @@ def _covered(ahead: KernelCost, behind: KernelCost, hardware: Hardware) -> Kerne
     return replace(ahead, microseconds=ahead.microseconds - covered, covered=covered)
 
 
-def launched(graph: KernelGraph) -> list[int]:
+def launched(graph: ir.KernelGraph) -> list[int]:
     """Indices of the nodes that are kernels: views and such are none.
 
     Of operators that are one call it is the last one.
@@ -1190,12 +1189,12 @@ def launched(graph: KernelGraph) -> list[int]:
     return [
         at
         for at, node in enumerate(graph.nodes)
-        if isinstance(node, BlockGraph) or node.result not in within
+        if isinstance(node, ir.BlockGraph) or node.result not in within
     ]
 
 
 def _free(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     placed: Mapping[str, Place],
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
@@ -1206,7 +1205,7 @@ def _free(
 
 
 def _is_free(
-    node: Apply, placed: Mapping[str, Place], types: Mapping[str, TensorType]
+    node: ir.Apply, placed: Mapping[str, Place], types: Mapping[str, TensorType]
 ) -> bool:
     """A view, or a concatenation whose parts are all made in their places."""
     if node.op.kind is Kind.CONCAT:
@@ -1221,7 +1220,7 @@ def _is_free(
 
 
 def library_kernel(
-    node: Apply,
+    node: ir.Apply,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     inside: AbstractSet[str],
@@ -1262,7 +1261,7 @@ def library_kernel(
     )
 
 
-def _copied_by(node: Apply, types: Mapping[str, TensorType]) -> list[str]:
+def _copied_by(node: ir.Apply, types: Mapping[str, TensorType]) -> list[str]:
     """What a convolution with channels last copies: what lies not as it wants."""
     if node.op.channels_last_of is None and node.op not in CHANNELS_LAST:
         return []
@@ -1275,7 +1274,7 @@ def _copied_by(node: Apply, types: Mapping[str, TensorType]) -> list[str]:
 
 
 def _row_major_seconds(
-    node: Apply,
+    node: ir.Apply,
     types: Mapping[str, TensorType],
     flops: float,
     extents: Mapping[str, int | None],
@@ -1297,7 +1296,7 @@ def _row_major_seconds(
 
 
 def _read_bytes(
-    node: Apply,
+    node: ir.Apply,
     value: str,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
@@ -1314,7 +1313,7 @@ def _read_bytes(
 
 def _call_kernel(
     call: FusedCall,
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     extents: Mapping[str, int | None],
     inside: AbstractSet[str],
     hardware: Hardware,
@@ -1370,7 +1369,7 @@ def _busy_with_reduction(
 
 def _busy_with_rows(
     call: FusedCall,
-    nodes: Sequence[Apply],
+    nodes: Sequence[ir.Apply],
     extents: Mapping[str, int | None],
     hardware: Hardware,
     busy: float,
@@ -1424,7 +1423,7 @@ def _row_latency(elements: float, hardware: Hardware) -> float:
 
 
 def _library_work(
-    node: Apply,
+    node: ir.Apply,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     hardware: Hardware,
@@ -1446,7 +1445,7 @@ def _library_work(
 
 
 def _window_work(
-    node: Apply,
+    node: ir.Apply,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     hardware: Hardware,
@@ -1467,7 +1466,7 @@ def _window_work(
     return flops, 0.0, flops / rate
 
 
-def _share_of_channels(node: Apply, shapes: Sequence[Sequence[int]]) -> float:
+def _share_of_channels(node: ir.Apply, shapes: Sequence[Sequence[int]]) -> float:
     """Share of the rate that libraries reach with so few channels."""
     if not node.op.convolves or node.numbers["groups"] != (1,):
         return 1.0
@@ -1476,7 +1475,7 @@ def _share_of_channels(node: Apply, shapes: Sequence[Sequence[int]]) -> float:
 
 
 def _library_busy(
-    node: Apply,
+    node: ir.Apply,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     hardware: Hardware,
@@ -1504,7 +1503,7 @@ def _library_busy(
 
 
 def _exact_share(
-    node: Apply,
+    node: ir.Apply,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
 ) -> float:
@@ -1516,7 +1515,7 @@ def _exact_share(
 
 
 def _joining(
-    node: Apply,
+    node: ir.Apply,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     hardware: Hardware,
@@ -1531,8 +1530,8 @@ def _joining(
 
 
 def _block_kernel(
-    block: BlockGraph,
-    graph: KernelGraph,
+    block: ir.BlockGraph,
+    graph: ir.KernelGraph,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     inside: AbstractSet[str],
@@ -1547,7 +1546,7 @@ def _block_kernel(
 
 @lru_cache(maxsize=512)
 def _kept_block(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     around: tuple[tuple[str, TensorType], ...],
     sizes: tuple[tuple[str, int | None], ...],
     inside: frozenset[str],
@@ -1582,7 +1581,7 @@ def _kept_block(
 
 
 def _unknown(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     inside: AbstractSet[str],

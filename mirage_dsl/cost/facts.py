@@ -24,31 +24,13 @@ from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import SECTOR
 from mirage_dsl.core.types import Dim, Scalar, TensorType, f32
 from mirage_dsl.core.work import look
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.settled import unmasked
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    LoopBound,
-    Operand,
-    Split,
-    dims_of,
-    integer_of,
-    partial_dim,
-)
 from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import known_extents
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import (
-    ADD,
-    CAST,
-    CONCAT,
-    FLOOR_DIVIDE,
-    MUL,
-    REMAINDER,
-    SLICE,
-    SUB,
-    WHERE,
-)
+from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.build import (
     Suited,
     build,
@@ -61,39 +43,6 @@ from mirage_dsl.tile.build import (
     vector_products,
 )
 from mirage_dsl.tile.combined import Deal, deal, packed, runs, words
-from mirage_dsl.tile.program import (
-    SMALLEST_DOT,
-    Cast,
-    Compute,
-    Convert,
-    Lane,
-    Largest,
-    Load,
-    Loop,
-    Mask,
-    Merge,
-    Number,
-    Order,
-    Outer,
-    Pick,
-    Pieces,
-    Positions,
-    Product,
-    Reduce,
-    Rescale,
-    Scan,
-    Start,
-    Statement,
-    Store,
-    Tile,
-    TileProgram,
-    Unsized,
-    either,
-    makes,
-    reads,
-    tiles_of,
-    walk,
-)
 
 # -- Who makes and who reads a value ---------------------------------------------------
 
@@ -101,7 +50,7 @@ from mirage_dsl.tile.program import (
 Stage = Literal["before", "body", "after"]
 STAGES: tuple[Stage, ...] = ("before", "body", "after")
 
-Step = tuple[Statement, Stage]
+Step = tuple[tp.Statement, Stage]
 """A statement, and when it runs."""
 
 
@@ -123,19 +72,19 @@ class Flow:
         steps: Statements but changes of form, in order.
     """
 
-    def __init__(self, program: TileProgram) -> None:
-        self.tiles: Mapping[str, Tile] = tiles_of(program)
+    def __init__(self, program: tp.TileProgram) -> None:
+        self.tiles: Mapping[str, tp.Tile] = tp.tiles_of(program)
         self.words = words(program)
         self.packed = packed(program, words=self.words)
         self.stage: dict[str, Stage] = {}
         self.users: dict[str, list[Step]] = {}
-        self.second: dict[str, Number] = {}
+        self.second: dict[str, tp.Number] = {}
         self.fresh: set[str] = set()
         self._origin: dict[str, str] = {}
         self.steps: list[Step] = []
         stage: Stage = "before"
-        for statement, looped in walk(program.body):
-            if isinstance(statement, Loop):
+        for statement, looped in tp.walk(program.body):
+            if isinstance(statement, tp.Loop):
                 stage = "after"
             else:
                 self._visit(statement, "body" if looped else stage)
@@ -144,18 +93,20 @@ class Flow:
         """The value of which a tile is a form."""
         return self._origin.get(tile, tile)
 
-    def operands(self, statement: Statement) -> list[str]:
+    def operands(self, statement: tp.Statement) -> list[str]:
         """The values that a statement reads."""
-        parts = [self.packed.floats.get(v) for v in makes(statement)]
+        parts = [self.packed.floats.get(v) for v in tp.makes(statement)]
         found = [p.source for p in parts if p is not None]
-        return [self.origin(v) for v in found or reads(statement)]
+        return [self.origin(v) for v in found or tp.reads(statement)]
 
-    def products_of(self, value: str) -> list[Product]:
+    def products_of(self, value: str) -> list[tp.Product]:
         """The products that read a value."""
-        products = (u for u, _ in self.users.get(value, ()) if isinstance(u, Product))
+        products = (
+            u for u, _ in self.users.get(value, ()) if isinstance(u, tp.Product)
+        )
         return [p for p in products if value in self.factors(p)]
 
-    def picks(self, load: Load) -> bool:
+    def picks(self, load: tp.Load) -> bool:
         """Whether products read what is at known positions, as elements of windows."""
         known = load.along is not None and load.along.known != "no"
         return known and bool(self.products_of(load.result))
@@ -165,22 +116,22 @@ class Flow:
         part = self.packed.floats.get(value)
         return part is not None and (part.lane is not None or part.part == "word")
 
-    def factors(self, product: Product) -> tuple[str, str]:
+    def factors(self, product: tp.Product) -> tuple[str, str]:
         """The values that a product multiplies: that with the rows comes first."""
         return self.origin(product.left), self.origin(product.right)
 
-    def _visit(self, statement: Statement, stage: Stage) -> None:
-        if not self.packed.steps.isdisjoint(makes(statement)):
+    def _visit(self, statement: tp.Statement, stage: Stage) -> None:
+        if not self.packed.steps.isdisjoint(tp.makes(statement)):
             return
         match statement:
-            case Convert() | Mask() | Merge() | Pick():
+            case tp.Convert() | tp.Mask() | tp.Merge() | tp.Pick():
                 self._origin[statement.result] = self.origin(statement.operand)
                 second = self.second.get(statement.operand, False)
-                if isinstance(statement, Pick):
+                if isinstance(statement, tp.Pick):
                     second = statement.when
                 self.second[statement.result] = second
                 return
-            case Load() if statement.instead is not None:
+            case tp.Load() if statement.instead is not None:
                 self._origin[statement.result] = self.origin(statement.instead)
                 self.second[statement.result] = True
                 self.steps.append((statement, stage))
@@ -190,10 +141,10 @@ class Flow:
         self.steps.append((statement, stage))
         for value in dict.fromkeys(self.operands(statement)):
             self.users.setdefault(value, []).append((statement, stage))
-        made = makes(statement)
+        made = tp.makes(statement)
         for value in made:
             self.stage.setdefault(value, stage)
-        if isinstance(statement, Product) or not self.fresh.isdisjoint(
+        if isinstance(statement, tp.Product) or not self.fresh.isdisjoint(
             self.operands(statement)
         ):
             self.fresh.update(made)
@@ -232,7 +183,7 @@ def live_tiles(flow: Flow, steps: Sequence[Step]) -> Live:
     for name, (start, end) in spans.items():
         live[start : max(end, start + 1), column[name]] = 1.0
     for row, (statement, _) in enumerate(steps):
-        if isinstance(statement, Product):
+        if isinstance(statement, tp.Product):
             products[row] = statement.result
             # A product reads its operands until its result is complete.
             for value in flow.factors(statement):
@@ -266,17 +217,17 @@ def _spans(flow: Flow, steps: Sequence[Step]) -> dict[str, tuple[int, int]]:
     uses: dict[str, list[int]] = {}
     passing = _addresses(flow, steps)
     for at, (statement, _) in enumerate(steps):
-        if not passing.isdisjoint(makes(statement)):
+        if not passing.isdisjoint(tp.makes(statement)):
             continue
         for name in flow.operands(statement):
             # The matrix unit reads loads from shared memory.
-            if name in made or not isinstance(statement, Product):
+            if name in made or not isinstance(statement, tp.Product):
                 uses.setdefault(name, []).append(at)
-        if isinstance(statement, Load):
+        if isinstance(statement, tp.Load):
             continue
-        for name in makes(statement):
+        for name in tp.makes(statement):
             # What the loop carries is held all through it.
-            carried = isinstance(statement, Start)
+            carried = isinstance(statement, tp.Start)
             made.setdefault(name, loop[0] if carried else at)
             uses.setdefault(name, []).append(loop[1] if carried else at + 1)
     return {
@@ -292,9 +243,9 @@ def _addresses(flow: Flow, steps: Sequence[Step]) -> AbstractSet[str]:
     """
     found, others = set[str](), set[str]()
     for statement, stage in reversed(steps):
-        read, made = set(flow.operands(statement)), set(makes(statement))
+        read, made = set(flow.operands(statement)), set(tp.makes(statement))
         own = {name for name in read if flow.stage[name] == stage}
-        picks = isinstance(statement, Load) and flow.picks(statement)
+        picks = isinstance(statement, tp.Load) and flow.picks(statement)
         if not picks and not (made and made <= found - others):
             own = set[str]()
         found |= own
@@ -355,7 +306,7 @@ class Products:
         looped: Whether it runs in every iteration.
     """
 
-    own: tuple[Product, ...]
+    own: tuple[tp.Product, ...]
     rows: Rows
     columns: Rows
     over: Rows
@@ -406,7 +357,7 @@ class Operands:
     loaded: Flags
     fresh: Flags
     words: Flags
-    mixed: tuple[Number, ...]
+    mixed: tuple[tp.Number, ...]
     kept: Flags
     lane: Flags
     run: Flags
@@ -438,8 +389,8 @@ class Loads:
         single: Whether its elements are picked one by one, at positions that are data.
     """
 
-    own: tuple[Load, ...]
-    again: tuple[Load | None, ...]
+    own: tuple[tp.Load, ...]
+    again: tuple[tp.Load | None, ...]
     value: Rows
     dims: Rows
     runs: Rows
@@ -492,7 +443,7 @@ class Stores:
         itemsize: Bytes of an element.
     """
 
-    own: tuple[Store, ...]
+    own: tuple[tp.Store, ...]
     dims: tuple[Rows, ...]
     looped: tuple[bool, ...]
     runs: Rows
@@ -559,14 +510,14 @@ class _Builder:
     def __init__(self, facts: ProgramFacts) -> None:
         self.facts, self.flow, self.program = facts, facts.flow, facts.program
         self.place = facts.place
-        self.sets: dict[Order, int] = {}
+        self.sets: dict[tp.Order, int] = {}
         self.value = {v: self.row(t.axes) for v, t in self.flow.tiles.items()}
 
-    def row(self, dims: Order) -> int:
+    def row(self, dims: tp.Order) -> int:
         """The row of the sizes of some dims."""
         return self.sets.setdefault(dims, len(self.sets))
 
-    def rows(self, sets: Iterable[Order]) -> Rows:
+    def rows(self, sets: Iterable[tp.Order]) -> Rows:
         return np.array([self.row(dims) for dims in sets], dtype=np.intp)
 
     def places(self, sets: Iterable[Sequence[Dim]]) -> Rows:
@@ -626,7 +577,7 @@ class _Builder:
         values = [flow.origin(side) for _, _, side in own]
         merged = runs(self.program, lambda _: True)
         makers = [self.facts.loads.get(v) for v in values]
-        lanes = {s.result for s, _ in flow.steps if isinstance(s, Lane)}
+        lanes = {s.result for s, _ in flow.steps if isinstance(s, tp.Lane)}
         again = {i for i, v in enumerate(values) if v in lanes and v in values[:i]}
         return Operands(
             product=np.array([at for at, _, _ in own], dtype=np.intp),
@@ -651,7 +602,7 @@ class _Builder:
             looped=flags(flow.stage[v] == "body" for v in values)[:, None],
         )
 
-    def is_mixed(self, load: Load, read: str) -> Number:
+    def is_mixed(self, load: tp.Load, read: str) -> tp.Number:
         """Whether a product reads the copy of a load that other operators read too.
 
         That is of copies in shared memory: what is not pipelined goes to registers.
@@ -663,7 +614,7 @@ class _Builder:
         again = self.facts.again.get(load.result)
         if again is None:
             return True
-        return either(again.when, self.flow.second.get(read, False), True)
+        return tp.either(again.when, self.flow.second.get(read, False), True)
 
     def loads(self) -> Loads:
         facts, flow = self.facts, self.flow
@@ -702,12 +653,12 @@ class _Builder:
             single=flags(map(self.is_single, own, kinds))[:, None],
         )
 
-    def is_single(self, load: Load, kind: TensorType) -> bool:
+    def is_single(self, load: tp.Load, kind: TensorType) -> bool:
         """Whether elements are picked one by one, at positions that are data."""
         unknown = load.along is not None and load.along.known == "no"
         return unknown and not self.run(load, kind)
 
-    def run(self, load: Load, kind: TensorType) -> Order:
+    def run(self, load: tp.Load, kind: TensorType) -> tp.Order:
         """The dims that lie one behind the other, innermost first: up to one at data.
 
         Positions that follow one another along an index's axis do as those of a dim.
@@ -729,7 +680,7 @@ class _Builder:
         longest = max(in_row, key=lambda d: extents[d.name] or 0, default=None)
         return () if longest is None else (longest,)
 
-    def apart(self, load: Load, kind: TensorType) -> Order:
+    def apart(self, load: tp.Load, kind: TensorType) -> tp.Order:
         """Dims of a tile that part lanes that read what lies together.
 
         Threads are laid along the last axes of a tile whose addresses are not known:
@@ -746,7 +697,7 @@ class _Builder:
         return tuple(d for d in order[order.index(run[0]) :] if d not in own)
 
     def overlapping(
-        self, load: Load, kind: TensorType, reached: Sequence[AbstractSet[str]]
+        self, load: tp.Load, kind: TensorType, reached: Sequence[AbstractSet[str]]
     ) -> float:
         """How many known positions there are for each element of a tensor."""
         along, extents = load.along, self.program.extents
@@ -758,12 +709,12 @@ class _Builder:
     def windows(self, loads: Loads) -> Flags:
         """Which pieces several lanes read one element along, and no result has."""
         every = (s for s, _ in self.flow.steps)
-        stored = {d for s in every if isinstance(s, Store) for d in dims_of(s.at)}
+        stored = {d for s in every if isinstance(s, tp.Store) for d in ir.dims_of(s.at)}
         found = {at for steps in loads.steps if len(steps) > 1 for at in steps}
         kept = {self.place[d] for d in stored if d in self.place}
         return flags(at in found - kept for at in range(len(self.place) + 1))
 
-    def steps(self, load: Load) -> Mapping[int, int]:
+    def steps(self, load: tp.Load) -> Mapping[int, int]:
         """How far apart known positions are along dims, by places; none if unknown.
 
         Of windows several lanes read one element, which is then in L1.
@@ -786,40 +737,40 @@ class _Builder:
         change by no one number, but the dims that they lack do not change them.
         """
         found: dict[str, Mapping[Dim, int]] = {}
-        for statement, _ in walk(self.program.body):
+        for statement, _ in tp.walk(self.program.body):
             match statement:
-                case Positions():
+                case tp.Positions():
                     sizes = [self.program.extents[d.name] or 0 for d in statement.at]
                     made = {d: prod(sizes[i + 1 :]) for i, d in enumerate(statement.at)}
-                case Convert() | Cast():
+                case tp.Convert() | tp.Cast():
                     made = found.get(statement.operand)
-                case Compute(inner=None):
+                case tp.Compute(inner=None):
                     made = self._strides_of(statement, found)
                 case _:
                     made = None
             if made is not None:
-                found.update(dict.fromkeys(makes(statement), made))
+                found.update(dict.fromkeys(tp.makes(statement), made))
         return found
 
     def _strides_of(
-        self, statement: Compute, known: Mapping[str, Mapping[Dim, int]]
+        self, statement: tp.Compute, known: Mapping[str, Mapping[Dim, int]]
     ) -> Mapping[Dim, int] | None:
         """`strides` of what is computed of integers; None where none are known."""
         tiles = [o for o in statement.operands if isinstance(o, str)]
-        if statement.op is WHERE:
+        if statement.op is table.WHERE:
             chosen = [o for o in statement.operands[1:] if isinstance(o, str)]
             return known.get(chosen[0]) if len(chosen) == 1 else None
         if not tiles or not all(tile in known for tile in tiles):
             return None
-        if statement.op is MUL and len(tiles) == 1:
+        if statement.op is table.MUL and len(tiles) == 1:
             factor = _whole_number(statement.operands, self.program.extents)
             each = known[tiles[0]].items()
             return {d: n * factor for d, n in each} if factor else None
-        if statement.op in (FLOOR_DIVIDE, REMAINDER):
+        if statement.op in (table.FLOOR_DIVIDE, table.REMAINDER):
             return {}
-        if statement.op not in (ADD, SUB):
+        if statement.op not in (table.ADD, table.SUB):
             return None
-        signs = 1, -1 if statement.op is SUB else 1
+        signs = 1, -1 if statement.op is table.SUB else 1
         signed = list(zip(statement.operands, signs, strict=True))
         found: dict[Dim, int] = {}
         for dim in statement.tile.axes:
@@ -833,7 +784,7 @@ class _Builder:
                 found[dim] = sum(steps)
         return found
 
-    def share(self, load: Load) -> float:
+    def share(self, load: tp.Load) -> float:
         """Of the lanes of a load, those that are read where some are left out.
 
         Positions of one dim are each read by one lane.  Those of several, as of
@@ -848,24 +799,24 @@ class _Builder:
         lanes = prod(extents[d.name] or 1 for d in axes)
         return min(1.0, (extents[along.dim.name] or 1) / lanes)
 
-    def reached(self, own: Iterable[Load]) -> list[list[AbstractSet[str]]]:
+    def reached(self, own: Iterable[tp.Load]) -> list[list[AbstractSet[str]]]:
         """The dims of what each load reads; at data, of the tensor or of its elements.
 
         Where the elements are more, some are read again.
         """
         varying: dict[str, frozenset[str]] = {}
-        for statement, _ in walk(self.program.body):
-            names = frozenset[str]().union(*(varying[v] for v in reads(statement)))
-            if isinstance(statement, Load):
-                names |= {d.name for d in dims_of(statement.at)}
+        for statement, _ in tp.walk(self.program.body):
+            names = frozenset[str]().union(*(varying[v] for v in tp.reads(statement)))
+            if isinstance(statement, tp.Load):
+                names |= {d.name for d in ir.dims_of(statement.at)}
                 if statement.along is not None:
                     names -= {statement.along.dim.name}
-            elif isinstance(statement, Positions):
+            elif isinstance(statement, tp.Positions):
                 names |= {d.name for d in statement.at}
-            varying.update(dict.fromkeys(makes(statement), names))
+            varying.update(dict.fromkeys(tp.makes(statement), names))
         found: list[list[AbstractSet[str]]] = []
         for load in own:
-            tensor = {d.name for d in dims_of(load.at)}
+            tensor = {d.name for d in ir.dims_of(load.at)}
             at_data = load.along is not None
             found.append([tensor, *([varying[load.result]] if at_data else [])])
         return found
@@ -873,11 +824,13 @@ class _Builder:
     def stores(self) -> Stores:
         tensors = self.program.tensors
         found = [
-            (s, stage == "body") for s, stage in self.flow.steps if isinstance(s, Store)
+            (s, stage == "body")
+            for s, stage in self.flow.steps
+            if isinstance(s, tp.Store)
         ]
         return Stores(
             tuple(s for s, _ in found),
-            tuple(self.places([dims_of(s.at)])[0] for s, _ in found),
+            tuple(self.places([ir.dims_of(s.at)])[0] for s, _ in found),
             tuple(looped for _, looped in found),
             self.places(_written_run(s, tensors.get(s.result)) for s, _ in found),
             as_column(s.dtype.itemsize for s, _ in found),
@@ -921,28 +874,28 @@ class _Builder:
         for statement, stage in self.flow.steps:
             once = stage != "body"
             match statement:
-                case Compute() | Cast() if statement.result in unpacked:
+                case tp.Compute() | tp.Cast() if statement.result in unpacked:
                     row, wide = self.value[statement.result], statement.tile.dtype
                     each = self.unpacking(statement.result)
-                    flops[once][0, row] += each + CAST.flops * (wide == f32)
+                    flops[once][0, row] += each + table.CAST.flops * (wide == f32)
                     others[once] += 1
-                case Compute():
+                case tp.Compute():
                     row = self.value[statement.result]
                     flops[once][0, row] += statement.op.flops
                     others[once] += 1
                     if statement.inner is not None:
                         flops[once][0, row] += statement.inner.flops
                         others[once] += 1
-                case Cast():
-                    flops[once][0, self.value[statement.result]] += CAST.flops
+                case tp.Cast():
+                    flops[once][0, self.value[statement.result]] += table.CAST.flops
                     others[once] += 1
-                case Reduce() | Scan():
+                case tp.Reduce() | tp.Scan():
                     row = self.value[self.flow.origin(statement.operand)]
                     flops[once][0, row] += statement.op.flops
                     reductions[once] += 1
-                case Largest():
+                case tp.Largest():
                     maxima[once] += 1
-                case Rescale():
+                case tp.Rescale():
                     flops[once][0, self.value[statement.target]] += 1
                 case _:
                     pass
@@ -963,14 +916,14 @@ class _Builder:
 
 
 def _whole_number(
-    operands: Iterable[Operand], extents: Mapping[str, int | None]
+    operands: Iterable[ir.Operand], extents: Mapping[str, int | None]
 ) -> int | None:
     """The constant among operands, if it is an integer."""
     constants = (o for o in operands if isinstance(o, Scalar))
-    return next((integer_of(c, extents) for c in constants), None)
+    return next((ir.integer_of(c, extents) for c in constants), None)
 
 
-def _written_run(store: Store, kind: TensorType | None) -> Order:
+def _written_run(store: tp.Store, kind: TensorType | None) -> tp.Order:
     """Dims of what is stored, innermost first; row-major if the tensor is not known."""
     order = range(len(store.at)) if kind is None else kind.order
     return tuple(d for axis in reversed(order) for d in reversed(store.at[axis]))
@@ -998,9 +951,9 @@ class ProgramFacts:
         covered: What covers these iterations.
     """
 
-    program: TileProgram
+    program: tp.TileProgram
     unmasked: ProgramFacts | None = None
-    covered: tuple[LoopBound, ...] = ()
+    covered: tuple[ir.LoopBound, ...] = ()
 
     @cached_property
     def place(self) -> Mapping[Dim, int]:
@@ -1022,9 +975,9 @@ class ProgramFacts:
         return None if found is None or found.when is False else found
 
     @cached_property
-    def products(self) -> tuple[Product, ...]:
+    def products(self) -> tuple[tp.Product, ...]:
         """Its products, in order."""
-        return tuple(s for s, _ in self.flow.steps if isinstance(s, Product))
+        return tuple(s for s, _ in self.flow.steps if isinstance(s, tp.Product))
 
     @cached_property
     def looped(self) -> Mapping[str, bool]:
@@ -1032,19 +985,19 @@ class ProgramFacts:
         return {
             s.result: stage == "body"
             for s, stage in self.flow.steps
-            if isinstance(s, Product)
+            if isinstance(s, tp.Product)
         }
 
     @cached_property
-    def loads(self) -> Mapping[str, Load]:
+    def loads(self) -> Mapping[str, tp.Load]:
         """Its loads but second copies, by the names of their values."""
-        every = (s for s, _ in self.flow.steps if isinstance(s, Load))
+        every = (s for s, _ in self.flow.steps if isinstance(s, tp.Load))
         return {s.result: s for s in every if s.instead is None}
 
     @cached_property
-    def again(self) -> Mapping[str, Load]:
+    def again(self) -> Mapping[str, tp.Load]:
         """The copies of loads that registers read, by the names of the loads."""
-        every = (s for s, _ in self.flow.steps if isinstance(s, Load))
+        every = (s for s, _ in self.flow.steps if isinstance(s, tp.Load))
         return {self.flow.origin(s.result): s for s in every if s.instead is not None}
 
     @cached_property
@@ -1065,18 +1018,18 @@ class ProgramFacts:
             if stage != "body":
                 continue
             fed = not after.isdisjoint(self.flow.operands(statement))
-            if isinstance(statement, Product):
+            if isinstance(statement, tp.Product):
                 if not after.isdisjoint(self.flow.factors(statement)):
                     return True
-                after.update(makes(statement))
+                after.update(tp.makes(statement))
             elif fed:
-                after.update(makes(statement))
+                after.update(tp.makes(statement))
         return False
 
     def serves_registers(self, value: str) -> bool:
         """Whether anything but a product reads a value."""
         return any(
-            not isinstance(u, Product) for u, _ in self.flow.users.get(value, ())
+            not isinstance(u, tp.Product) for u, _ in self.flow.users.get(value, ())
         )
 
     @cached_property
@@ -1101,10 +1054,10 @@ class ProgramFacts:
         flow, found, towards = self.flow, set[str](), set[str]()
         for statement, _ in reversed(flow.steps):
             operands = flow.operands(statement)
-            if isinstance(statement, Product):
+            if isinstance(statement, tp.Product):
                 if statement.is_matrix:
                     towards.update(flow.factors(statement))
-            elif not towards.isdisjoint(makes(statement)):
+            elif not towards.isdisjoint(tp.makes(statement)):
                 towards.update(operands)
                 if not flow.fresh.isdisjoint(operands):
                     found.update(v for v in operands if self._is_turned(v))
@@ -1135,13 +1088,13 @@ class BlockFacts:
         given: The block at some of its sizes, as programs are built from it.
     """
 
-    block: BlockGraph
+    block: ir.BlockGraph
     extents: Mapping[str, int]
     small: frozenset[str]
-    vectors: tuple[tuple[Order, Order], ...]
-    given: Suited[Outer]
+    vectors: tuple[tuple[tp.Order, tp.Order], ...]
+    given: Suited[tp.Outer]
 
-    def at(self, block: BlockGraph) -> BlockFacts:
+    def at(self, block: ir.BlockGraph) -> BlockFacts:
         """The same of the block with other tiles; what is known stays known."""
         if block is self.block:
             return self
@@ -1167,7 +1120,7 @@ class BlockFacts:
             loop: The loop's tile.
         """
 
-        def elements(side: Order) -> Any:
+        def elements(side: tp.Order) -> Any:
             return prod(
                 loop
                 if dim.loop
@@ -1178,7 +1131,7 @@ class BlockFacts:
             )
 
         return [
-            np.asarray(np.minimum(elements(over), elements(own)) >= SMALLEST_DOT)
+            np.asarray(np.minimum(elements(over), elements(own)) >= tp.SMALLEST_DOT)
             for over, own in self.vectors
         ]
 
@@ -1187,16 +1140,16 @@ class BlockFacts:
         return {}
 
     @cached_property
-    def deferrable(self) -> Mapping[str, Number]:
+    def deferrable(self) -> Mapping[str, tp.Number]:
         """Sums that wait until the loop is over where a condition on sizes holds."""
         given = self.given
-        sizes = Unsized(given.pieces)
+        sizes = tp.Unsized(given.pieces)
         return {
             v: is_worth_a_tile(s, given, sizes) for v, s in self._deferrable.items()
         }
 
     @cached_property
-    def _deferrable(self) -> Mapping[str, Apply]:
+    def _deferrable(self) -> Mapping[str, ir.Apply]:
         return deferrable(self.given.block)
 
     @cached_property
@@ -1212,7 +1165,7 @@ class BlockFacts:
         if self._deferrable:
             around = given.around
             sized = replace(block, nodes=given.block.nodes)
-            pieces = Pieces(sized, given.types, around.extents, around.most)
+            pieces = tp.Pieces(sized, given.types, around.extents, around.most)
             worth = self._deferrable.items()
             deferred = frozenset(
                 v for v, s in worth if is_worth_a_tile(s, given, pieces)
@@ -1240,12 +1193,12 @@ class BlockFacts:
         return self._programs[key]
 
     @staticmethod
-    def _of(given: Suited[Outer]) -> ProgramFacts:
+    def _of(given: Suited[tp.Outer]) -> ProgramFacts:
         """The program of a block in which every iteration makes the same."""
 
-        def built(block: BlockGraph) -> TileProgram:
+        def built(block: ir.BlockGraph) -> tp.TileProgram:
             own = replace(given, block=block)
-            return build(own, sizes=Unsized(given.pieces), noted=False)
+            return build(own, sizes=tp.Unsized(given.pieces), noted=False)
 
         block = given.block
         covered = tuple(dict.fromkeys(s.bound for s in block.settled))
@@ -1256,12 +1209,12 @@ class BlockFacts:
         return ProgramFacts(plain, rest, covered)
 
     @cached_property
-    def products(self) -> tuple[Product, ...]:
+    def products(self) -> tuple[tp.Product, ...]:
         """Its products, in order."""
         return self.plain.products
 
     @cached_property
-    def sides(self) -> tuple[Order, ...]:
+    def sides(self) -> tuple[tp.Order, ...]:
         """The dims of each side of the products that the matrix unit takes."""
         sides = self.plain.program.sides
         return tuple(side for own in sides for side in own)
@@ -1310,7 +1263,7 @@ LONG_ROW = 64
 """Windows along a row so long are enough for one side of a product."""
 
 
-def _one_by_one(given: Suited[Outer]) -> frozenset[str]:
+def _one_by_one(given: Suited[tp.Outer]) -> frozenset[str]:
     """Dims of batches, and those of windows that products read but for their rows."""
     made = {n.result: n for n in given.block.applies}
     found = set(_batch_dims(given))
@@ -1330,26 +1283,26 @@ def _one_by_one(given: Suited[Outer]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _batch_dims(given: Suited[Outer]) -> frozenset[str]:
+def _batch_dims(given: Suited[tp.Outer]) -> frozenset[str]:
     """Not the loop's, where a block takes bytes in pairs: warps have parts of it."""
     loop, found = given.block.loop, _all_batch_dims(given)
     return found - {loop.dim} if loop is not None and _takes_pairs(given) else found
 
 
-def _takes_pairs(given: Suited[Outer]) -> bool:
+def _takes_pairs(given: Suited[tp.Outer]) -> bool:
     """Whether a block has joined what it made of pairs, or sums over parts of words."""
     block, types = given.block, given.types
     loads = {load.result for load in block.loads}
-    lanes = {n.values[0] for n in block.applies if n.op is SLICE} & loads
+    lanes = {n.values[0] for n in block.applies if n.op is table.SLICE} & loads
     words = bool(lanes) and loads_words(block, types)
-    joined = any(n.op is CONCAT for n in block.applies)
+    joined = any(n.op is table.CONCAT for n in block.applies)
     return joined or words or any(types[v].dtype.itemsize == 1 for v in lanes)
 
 
-def _all_batch_dims(given: Suited[Outer]) -> frozenset[str]:
+def _all_batch_dims(given: Suited[tp.Outer]) -> frozenset[str]:
     found: set[str] = set()
     for node in given.block.nodes:
-        if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:
+        if isinstance(node, ir.Apply) and node.op.kind is Kind.CONTRACTION:
             sides = [set(given.types[v].names) for v in node.values]
             shared = sides[0].intersection(*sides[1:])
             # What the matrix unit has nothing of is multiplied element by element.
@@ -1372,7 +1325,7 @@ class Tried:
 
 
 def facts_of(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     outer: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     tried: Tried | None = None,
@@ -1401,7 +1354,7 @@ def facts_of(
 
 
 def facts_as_searched(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     outer: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
 ) -> BlockFacts:
@@ -1424,7 +1377,7 @@ def facts_as_searched(
     if block.schedule.descriptors or len(block.axes) < len(block.grid):
         return facts_of(alone, outer, extents)
     split = frozenset(s.dim for s in block.splits)
-    short = frozenset(s.dim for s in block.splits if s.tile < SMALLEST_DOT)
+    short = frozenset(s.dim for s in block.splits if s.tile < tp.SMALLEST_DOT)
     facts = facts_of(alone, outer, extents, Tried(frozenset(), split))
     small = frozenset[str]()
     tiles = {s.dim: s.tile for s in block.grid}
@@ -1446,7 +1399,7 @@ class _Question:
 
     def __init__(
         self,
-        block: BlockGraph,
+        block: ir.BlockGraph,
         outer: Mapping[str, TensorType],
         extents: Mapping[str, int | None],
         tried: Tried | None,
@@ -1456,7 +1409,7 @@ class _Question:
         schedule = block.schedule
         types = tuple(outer.get(s) for s in block.sources)
         # How many parts it makes of a dim itself follows from its tiles.
-        parts = {partial_dim(n) for n in extents}
+        parts = {ir.partial_dim(n) for n in extents}
         parts.difference_update(n for t in types if t is not None for n in t.names)
         self._key = (
             block.nodes,
@@ -1478,7 +1431,7 @@ class _Question:
         return isinstance(other, _Question) and self._key == other._key
 
 
-def _distinct_tiles(block: BlockGraph) -> tuple[int, ...]:
+def _distinct_tiles(block: ir.BlockGraph) -> tuple[int, ...]:
     """Tiles as far as statements depend on them.
 
     What the matrix unit takes is enough for rows for vectors and for axes of tiles; but
@@ -1488,7 +1441,7 @@ def _distinct_tiles(block: BlockGraph) -> tuple[int, ...]:
     tiles = tuple(s.tile for s in block.splits)
     if block.schedule.descriptors or len(block.axes) < len(block.grid):
         return tiles
-    return tuple(min(t, SMALLEST_DOT) for t in tiles)
+    return tuple(min(t, tp.SMALLEST_DOT) for t in tiles)
 
 
 @lru_cache(maxsize=256)
@@ -1504,7 +1457,7 @@ def _facts(question: _Question) -> BlockFacts:
             f"the extents of {', '.join(missing)} are not known; sizes can be chosen "
             "only for concrete shapes, so state them"
         )
-    around = Outer(
+    around = tp.Outer(
         types,
         known,
         most={},
@@ -1522,34 +1475,36 @@ def _facts(question: _Question) -> BlockFacts:
     return BlockFacts(block, extents, small, _vectors(block, around), given)
 
 
-def _vectors(block: BlockGraph, around: Outer) -> tuple[tuple[Order, Order], ...]:
+def _vectors(
+    block: ir.BlockGraph, around: tp.Outer
+) -> tuple[tuple[tp.Order, tp.Order], ...]:
     if not any(() in around.types[s].axes for s in block.sources):
         return ()
     found = vector_products(block, block_types(block, around.types), around)
     return tuple((v.over, v.columns) for v in found)
 
 
-def _at_typical_sizes(block: BlockGraph, tried: Tried) -> BlockGraph:
+def _at_typical_sizes(block: ir.BlockGraph, tried: Tried) -> ir.BlockGraph:
     """A block at tiles whose programs serve all that a search tries."""
 
-    def sized(split: Split) -> Split:
-        return replace(split, tile=2 if split.dim in tried.small else SMALLEST_DOT)
+    def sized(split: ir.Split) -> ir.Split:
+        return replace(split, tile=2 if split.dim in tried.small else tp.SMALLEST_DOT)
 
     loop = None if block.loop is None else sized(block.loop)
     return replace(block, grid=tuple(map(sized, block.grid)), loop=loop)
 
 
-def _batched(given: Suited[Outer], tried: Tried) -> Suited[Outer]:
+def _batched(given: Suited[tp.Outer], tried: Tried) -> Suited[tp.Outer]:
     """A block with the batch dims of products one by one, as a search splits them."""
     block, batch = given.block, _one_by_one(given) & tried.split
     if not batch:
         return given
 
-    def sized(split: Split) -> Split:
+    def sized(split: ir.Split) -> ir.Split:
         return replace(split, tile=1) if split.dim in batch else split
 
     loop = None if block.loop is None else sized(block.loop)
     block = replace(block, grid=tuple(map(sized, block.grid)), loop=loop)
     around = given.around
-    pieces = Pieces(block, given.types, around.extents, around.most)
+    pieces = tp.Pieces(block, given.types, around.extents, around.most)
     return replace(given, block=block, pieces=pieces)

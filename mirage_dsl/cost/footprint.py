@@ -24,17 +24,9 @@ from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS, WARP, Hardware
 from mirage_dsl.core.types import Dim, TensorType
 from mirage_dsl.cost.facts import BlockFacts, Live, ProgramFacts, as_column
-from mirage_dsl.ir.graph import BlockGraph, LoopBound, Split, dims_of, grid_axes
+from mirage_dsl.ir import graph as ir
+from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.combined import DEALT_REGISTERS, DEALT_WARPS
-from mirage_dsl.tile.program import (
-    SMALLEST_DOT,
-    Formula,
-    Number,
-    Numbers,
-    Product,
-    elements_at,
-    lanes_at,
-)
 
 # -- Sizes of values -------------------------------------------------------------------
 
@@ -47,10 +39,10 @@ class Points:
     block has no loop.
     """
 
-    grid: tuple[Numbers, ...]
-    loop: Numbers
-    num_warps: Numbers
-    num_stages: Numbers
+    grid: tuple[tp.Numbers, ...]
+    loop: tp.Numbers
+    num_warps: tp.Numbers
+    num_stages: tp.Numbers
     swap_operands: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -67,7 +59,7 @@ class Points:
         )
 
 
-def points_of(block: BlockGraph) -> Points:
+def points_of(block: ir.BlockGraph) -> Points:
     """The one point that a sized block graph stands at."""
     one, schedule = np.ones(1), block.schedule
     return Points(
@@ -108,27 +100,27 @@ class Footprint:
         return found
 
     @cached_property
-    def _tiles(self) -> dict[str, Numbers]:
+    def _tiles(self) -> dict[str, tp.Numbers]:
         splits = self.facts.program.grid
         return {s.dim: t for s, t in zip(splits, self.points.grid, strict=True)}
 
     @cached_property
-    def pieces(self) -> Numbers:
+    def pieces(self) -> tp.Numbers:
         """Elements of pieces that hold data."""
-        return elements_at(self.facts.program, self._tiles, self.points.loop)
+        return tp.elements_at(self.facts.program, self._tiles, self.points.loop)
 
     @cached_property
-    def padded(self) -> Numbers:
+    def padded(self) -> tp.Numbers:
         """Elements of pieces as the GPU holds them."""
-        return lanes_at(self.facts.program, self._tiles, self.pieces)
+        return tp.lanes_at(self.facts.program, self._tiles, self.pieces)
 
     @cached_property
-    def sizes(self) -> Numbers:
+    def sizes(self) -> tp.Numbers:
         """Elements that values of each set of dims take."""
         return self.padded[self.facts.tables.members].prod(axis=1)
 
     @property
-    def sizes_without_windows(self) -> Numbers:
+    def sizes_without_windows(self) -> tp.Numbers:
         """The same of an element of each window: each is used up when it is read.
 
         A thread of windows of 16, 64 elements of which it reads, takes 54 registers.
@@ -139,27 +131,27 @@ class Footprint:
         held = np.where(windows[:, None], 1.0, self.padded)
         return held[members].prod(axis=1)
 
-    def elements(self, members: NDArray[np.intp]) -> Numbers:
+    def elements(self, members: NDArray[np.intp]) -> tp.Numbers:
         """Elements with data in values of these dims, one row for each of them."""
         return self.pieces[members].prod(axis=1)
 
-    def held(self, value: str) -> Numbers:
+    def held(self, value: str) -> tp.Numbers:
         """Elements that a value takes on the GPU."""
         return self.sizes[self.facts.tables.value[value]]
 
     # -- What the formulas of the program ask ------------------------------------------
 
     @property
-    def warps(self) -> Numbers:
+    def warps(self) -> tp.Numbers:
         """Warps that the schedule gives a block."""
         return self.points.num_warps
 
     @property
-    def stages(self) -> Numbers:
+    def stages(self) -> tp.Numbers:
         """Depth of the loop's software pipeline."""
         return self.points.num_stages
 
-    def lanes(self, dim: Dim) -> Numbers:
+    def lanes(self, dim: Dim) -> tp.Numbers:
         """How many lanes tiles have along a piece."""
         return self.padded[self.facts.place[dim]]
 
@@ -172,16 +164,16 @@ class Footprint:
 
     def _has_excess(self, dim: Dim) -> NDArray[np.bool_]:
         """Whether some blocks of an axis of the grid have no part of a dim."""
-        axes = grid_axes(self.facts.program.grid)
+        axes = ir.grid_axes(self.facts.program.grid)
         axis = next(a for a in axes if any(s.dim == dim.name for s in a))
         parts = {s.dim: np.ceil(self._extent(s.dim) / self._tiles[s.dim]) for s in axis}
         most = np.maximum.reduce(list(parts.values()))
         return np.asarray(parts[dim.name] < most)
 
-    def at(self, number: Number) -> NDArray[Any]:
+    def at(self, number: tp.Number) -> NDArray[Any]:
         """A number of the program at every point."""
         found: Any = number
-        if isinstance(number, Formula):
+        if isinstance(number, tp.Formula):
             found = number.at(self, self._numbers)
             if np.ndim(found):
                 return found
@@ -193,7 +185,7 @@ class Footprint:
         return {}
 
     @cached_property
-    def block_warps(self) -> Numbers:
+    def block_warps(self) -> tp.Numbers:
         """Warps of a block, more than the schedule's where a product has many rows."""
         return self.at(self.facts.program.warps).astype(np.float64)
 
@@ -216,7 +208,7 @@ class Footprint:
     # -- Products and stages -----------------------------------------------------------
 
     @cached_property
-    def tall(self) -> Numbers:
+    def tall(self) -> tp.Numbers:
         """Rows of each product."""
         return self.sizes[self.facts.tables.products.rows]
 
@@ -250,13 +242,13 @@ class Footprint:
         return wide.reshape(3, count, len(self.points)).any(axis=0)
 
     @property
-    def stage_buffers(self) -> tuple[Numbers, Numbers]:
+    def stage_buffers(self) -> tuple[tp.Numbers, tp.Numbers]:
         """Stage buffers of each copy of the loop's loads; 0 where there is no copy."""
         first, second = self.buffers
         return first, second
 
     @cached_property
-    def buffers(self) -> Numbers:
+    def buffers(self) -> tp.Numbers:
         """The same as one array.
 
         Where the matrix unit of this GPU reads no tile by itself, none is in use for
@@ -277,25 +269,25 @@ class Footprint:
         return found
 
     @cached_property
-    def blocks(self) -> Numbers:
+    def blocks(self) -> tp.Numbers:
         """Blocks of the launch."""
         return self._blocks_with(frozenset())
 
     @cached_property
-    def readers(self) -> Numbers:
+    def readers(self) -> tp.Numbers:
         """Blocks that have a part of what each load reads; one row if all blocks do."""
         program = self.facts.program
         loads = self.facts.loads.values()
-        if len(grid_axes(program.grid)) == len(program.grid) or not loads:
+        if len(ir.grid_axes(program.grid)) == len(program.grid) or not loads:
             return self.blocks
-        loaded = [{d.name for d in dims_of(n.at) if d.grid} for n in loads]
+        loaded = [{d.name for d in ir.dims_of(n.at) if d.grid} for n in loads]
         return np.stack([self._blocks_with(names) for names in loaded])
 
-    def _blocks_with(self, names: AbstractSet[str]) -> Numbers:
+    def _blocks_with(self, names: AbstractSet[str]) -> tp.Numbers:
         """Blocks that have a part of each of some dims."""
         tiles = iter(self.points.grid)
         count = np.ones(len(self.points))
-        for axis in grid_axes(self.facts.program.grid):
+        for axis in ir.grid_axes(self.facts.program.grid):
             parts = {s.dim: np.ceil(self._extent(s.dim) / next(tiles)) for s in axis}
             own = names & parts.keys()
             counts = [parts[n] for n in own] or list(parts.values())
@@ -306,7 +298,7 @@ class Footprint:
         return float(self.facts.program.extents.get(name) or 1)
 
     @cached_property
-    def counted(self) -> Numbers:
+    def counted(self) -> tp.Numbers:
         """Iterations of a block without bounds."""
         program = self.facts.program
         if program.loop is None:
@@ -317,7 +309,7 @@ class Footprint:
         return np.ceil(span / self.points.loop)
 
     @cached_property
-    def iterations(self) -> Numbers:
+    def iterations(self) -> tp.Numbers:
         """Iterations of a block: as many as it visits, over all blocks the mean."""
         count = self.counted
         if not self.facts.program.bounds:
@@ -325,7 +317,7 @@ class Footprint:
         return np.maximum(self._means(count, ()), 1.0)
 
     @cached_property
-    def unmasked(self) -> tuple[Footprint, Numbers] | None:
+    def unmasked(self) -> tuple[Footprint, tp.Numbers] | None:
         """What iterations without masks do, and how many a block has, in the mean."""
         rest = self.facts.unmasked
         if rest is None:
@@ -334,14 +326,18 @@ class Footprint:
         means = self._means(self.counted, covered)
         return Footprint(rest, self.points, self.hardware), means
 
-    def _means(self, counts: Numbers, covered: tuple[LoopBound, ...]) -> Numbers:
+    def _means(
+        self, counts: tp.Numbers, covered: tuple[ir.LoopBound, ...]
+    ) -> tp.Numbers:
         """How many iterations a block visits, at each point; as `_visited`."""
         tiles = np.stack([self.points.loop, *self.points.grid])
         _, first, of = np.unique(tiles, axis=1, return_index=True, return_inverse=True)
         found = [self._visited(at, int(counts[at]), covered) for at in first.tolist()]
         return np.array(found)[of.ravel()]
 
-    def _visited(self, point: int, count: int, covered: tuple[LoopBound, ...]) -> float:
+    def _visited(
+        self, point: int, count: int, covered: tuple[ir.LoopBound, ...]
+    ) -> float:
         """How many of so many iterations a block visits, over all blocks the mean.
 
         Args:
@@ -400,8 +396,8 @@ def footprint_of(facts: BlockFacts, hardware: Hardware) -> Footprint:
 
 
 def at_point(
-    block: BlockGraph, splits: tuple[Split, ...], points: Points, at: int
-) -> BlockGraph:
+    block: ir.BlockGraph, splits: tuple[ir.Split, ...], points: Points, at: int
+) -> ir.BlockGraph:
     """A structure with the tiles and the schedule of one point of its family.
 
     Args:
@@ -421,7 +417,7 @@ def at_point(
     return replace(
         block,
         grid=tuple(replace(s, tile=tiles[s.dim]) for s in block.grid),
-        loop=None if loop is None else Split(loop.dim, int(points.loop[at])),
+        loop=None if loop is None else ir.Split(loop.dim, int(points.loop[at])),
         schedule=schedule,
     )
 
@@ -466,7 +462,7 @@ class SharedBuffer:
     """
 
     value: str
-    size: Numbers
+    size: tp.Numbers
     looping: bool
     ending: bool
 
@@ -483,7 +479,7 @@ def shared_buffers(footprint: Footprint) -> list[SharedBuffer]:
     ]
 
 
-def _buffer_sizes(footprint: Footprint) -> Numbers:
+def _buffer_sizes(footprint: Footprint) -> tp.Numbers:
     """Bytes of each value that lies in shared memory, one row for each."""
     own = footprint.facts.tables.shared
     sizes = footprint.sizes[own.value] * own.itemsize
@@ -517,10 +513,10 @@ class Resources:
         too_much: For each limit, by its name in the ledger, where it is exceeded.
     """
 
-    shared: Numbers
-    registers: Numbers
-    largest: Numbers
-    resident: Numbers
+    shared: tp.Numbers
+    registers: tp.Numbers
+    largest: tp.Numbers
+    resident: tp.Numbers
     too_much: dict[str, Bools]
 
     @property
@@ -618,7 +614,7 @@ def never_fits(
     return False
 
 
-def _shared_bytes(footprint: Footprint) -> Numbers:
+def _shared_bytes(footprint: Footprint) -> tp.Numbers:
     """The larger of what the loop and what the code after it needs."""
     own = footprint.facts.tables.shared
     if not own.names:
@@ -627,7 +623,7 @@ def _shared_bytes(footprint: Footprint) -> Numbers:
     return BASE_SHARED + np.maximum(own.looping @ sizes, own.ending @ sizes)
 
 
-def _registers(footprint: Footprint, live: Live) -> Numbers:
+def _registers(footprint: Footprint, live: Live) -> tp.Numbers:
     """Registers of a thread at the point of the program where most are live."""
     facts, points = footprint.facts, footprint.points
     names = live.names
@@ -647,7 +643,9 @@ def _registers(footprint: Footprint, live: Live) -> Numbers:
     return BASE_REGISTERS + np.ceil(held.max(axis=0))
 
 
-def _registers_of(product: Product, at: int, footprint: Footprint) -> Numbers | None:
+def _registers_of(
+    product: tp.Product, at: int, footprint: Footprint
+) -> tp.Numbers | None:
     """Words that a product takes besides the tiles that are live; None for none."""
     table, sizes = footprint.facts.tables.products, footprint.sizes
     if product.precision == "ieee":
@@ -678,5 +676,5 @@ def _rows_shared_by_warps(footprint: Footprint) -> Bools:
     matrix = ~facts.tables.products.vector
     if np.count_nonzero(matrix) < 2 or not facts.chained:
         return np.zeros(len(points), dtype=bool)
-    short = footprint.tall[matrix].min(axis=0) < SMALLEST_DOT * footprint.block_warps
+    short = footprint.tall[matrix].min(axis=0) < tp.SMALLEST_DOT * footprint.block_warps
     return short & (footprint.block_warps > 4)

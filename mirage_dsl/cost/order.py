@@ -26,33 +26,33 @@ from mirage_dsl.cost.facts import (
     live_tiles,
 )
 from mirage_dsl.cost.footprint import Footprint, footprint_of, resources
-from mirage_dsl.ir.graph import BlockGraph, BlockNode, KernelGraph, Load, Store
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import operands_of
-from mirage_dsl.tile import program as tiles
+from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.program import Product, Reduce, Scan, makes
 
 Steps = Sequence[Step]
 
 
-def in_good_order(graph: KernelGraph, hardware: Hardware) -> KernelGraph:
+def in_good_order(graph: ir.KernelGraph, hardware: Hardware) -> ir.KernelGraph:
     """The μGraph with the statements of its blocks in their best order."""
     types = kernel_types(graph)
     extents = derived_extents(graph, graph.extent_of)
 
-    def ordered(node: BlockGraph) -> BlockGraph:
+    def ordered(node: ir.BlockGraph) -> ir.BlockGraph:
         try:
             facts = facts_as_searched(node, types, extents)
             return _best_order(node, footprint_of(facts, hardware))
         except UnsupportedError:
             return node
 
-    nodes = (ordered(n) if isinstance(n, BlockGraph) else n for n in graph.nodes)
+    nodes = (ordered(n) if isinstance(n, ir.BlockGraph) else n for n in graph.nodes)
     return replace(graph, nodes=tuple(nodes))
 
 
-def _best_order(block: BlockGraph, footprint: Footprint) -> BlockGraph:
+def _best_order(block: ir.BlockGraph, footprint: Footprint) -> ir.BlockGraph:
     """The first of the best: what is as good as it was stays as it was."""
     steps = footprint.facts.flow.steps
     best = min([steps, *_orders(footprint)], key=lambda order: _price(order, footprint))
@@ -101,7 +101,7 @@ def late_loads(steps: Steps, exchanging: AbstractSet[str]) -> int:
     """Loads outside of the loop that set out only when threads have met."""
     met, late = set[str](), 0
     for statement, stage in steps:
-        if isinstance(statement, tiles.Load):
+        if isinstance(statement, tp.Load):
             late += stage in met and stage != "body"
         elif not exchanging.isdisjoint(makes(statement)):
             met.add(stage)
@@ -137,7 +137,7 @@ def _orders(footprint: Footprint) -> Iterator[Steps]:
 
 
 def _loads_first(stage: int, step: Step) -> tuple[int, bool]:
-    return stage, not isinstance(step[0], tiles.Load)
+    return stage, not isinstance(step[0], tp.Load)
 
 
 def _depths(facts: ProgramFacts) -> list[tuple[int, int]]:
@@ -146,7 +146,7 @@ def _depths(facts: ProgramFacts) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for statement, when in facts.flow.steps:
         stage, depth = STAGES.index(when), 0
-        if isinstance(statement, tiles.Store) and when == "after":
+        if isinstance(statement, tp.Store) and when == "after":
             stage += 1
         for value in facts.flow.operands(statement):
             made, since = ready[value]
@@ -208,7 +208,7 @@ def _before(
 # -- Back to a block graph -------------------------------------------------------------
 
 
-def _nodes_in(steps: Steps, block: BlockGraph) -> tuple[BlockNode, ...]:
+def _nodes_in(steps: Steps, block: ir.BlockGraph) -> tuple[ir.BlockNode, ...]:
     """The nodes in the order of the steps that they became.
 
     Nodes that share a step with another one follow what they read.
@@ -219,13 +219,13 @@ def _nodes_in(steps: Steps, block: BlockGraph) -> tuple[BlockNode, ...]:
             place[value] = at
     keys: dict[str, float] = {}
     for node in block.nodes:
-        if not isinstance(node, Store):
+        if not isinstance(node, ir.Store):
             last = max((keys[v] for v in operands_of(node)), default=-1.0)
             keys[node.result] = max(place.get(node.result, last), last)
     return tuple(sorted(block.nodes, key=lambda n: _key(n, keys, len(steps))))
 
 
-def _key(node: BlockNode, keys: Mapping[str, float], end: int) -> tuple[float, bool]:
-    if isinstance(node, Store):
+def _key(node: ir.BlockNode, keys: Mapping[str, float], end: int) -> tuple[float, bool]:
+    if isinstance(node, ir.Store):
         return end, True
-    return keys[node.result], not isinstance(node, Load)
+    return keys[node.result], not isinstance(node, ir.Load)

@@ -82,27 +82,8 @@ from mirage_dsl.frontend.recorder import (
 )
 from mirage_dsl.frontend.tensor import Tensor, by_channels
 from mirage_dsl.ir.evaluate import evaluate_numpy, numpy_dtype
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Formats, Operator, Truth
-from mirage_dsl.ops.table import (
-    ABS,
-    ADD,
-    CUMPROD,
-    CUMSUM,
-    DIV,
-    EQUAL,
-    MAX,
-    MAXIMUM,
-    MIN,
-    MUL,
-    NEG,
-    OPERATORS,
-    PROD,
-    RELU,
-    ROWSHIFT,
-    SUB,
-    SUM,
-    WHERE,
-)
 
 if TYPE_CHECKING:
     from mirage_dsl.frontend.trace import Trace
@@ -237,7 +218,7 @@ def _of_narrow(
     """
     taken = operands[op.chooses :]
     formats = {o.value.dtype for o in taken if isinstance(o, Handle)}
-    if op not in (ABS, EQUAL, WHERE) or len(formats) > 1:
+    if op not in (table.ABS, table.EQUAL, table.WHERE) or len(formats) > 1:
         named = " and ".join(sorted(d.long_name for d in formats))
         raise DTypeError(
             f"{op.name} of {named}: PyTorch computes in no floats of 8 bits, and "
@@ -248,7 +229,7 @@ def _of_narrow(
         recorder.cast(o, f32) if isinstance(o, Handle) and o in taken else o
         for o in operands
     ]
-    if op is EQUAL:
+    if op is table.EQUAL:
         (own,) = formats
         wide = [_rounded(o, own) if isinstance(o, Scalar) else o for o in wide]
         return Tensor.made(recorder, recorder.elementwise(op, wide), given)
@@ -275,14 +256,14 @@ def _of_integers(
     operands: list[Operand],
 ) -> Tensor:
     """An operator in the format that PyTorch or NumPy computes in."""
-    if op is SUB and _without_numbers(recorder, op, operands):
+    if op is table.SUB and _without_numbers(recorder, op, operands):
         _refuse_truth(op, "cannot be traced", "use ~, & and |")
-    if op is RELU:
+    if op is table.RELU:
         given, operands = [*given, 0], [*operands, scalar(0)]
-        return _of_integers(recorder, MAXIMUM, given, operands)
-    if op is NEG and format_of(op, recorder.origin, given, operands) == u8:
+        return _of_integers(recorder, table.MAXIMUM, given, operands)
+    if op is table.NEG and format_of(op, recorder.origin, given, operands) == u8:
         # Without a sign there is no -1 to multiply by.
-        return _of_integers(recorder, SUB, [0, *given], [scalar(0), *operands])
+        return _of_integers(recorder, table.SUB, [0, *given], [scalar(0), *operands])
     operands = _with_condition(op, given, operands)
     dtype = format_of(op, recorder.origin, given, operands)
     if op.formats is Formats.INTEGERS and dtype.is_float:
@@ -361,7 +342,7 @@ def complement(x: Tensor) -> Tensor:
     narrow = x.handle.value.dtype.only_stores
     handle = x.recorder.cast(x.handle, f32) if narrow else x.handle
     operands = [handle, scalar(0)]
-    return Tensor.made(x.recorder, x.recorder.elementwise(EQUAL, operands), (x,))
+    return Tensor.made(x.recorder, x.recorder.elementwise(table.EQUAL, operands), (x,))
 
 
 def _without_numbers(recorder: Recorder, op: Operator, operands: list[Operand]) -> bool:
@@ -369,8 +350,8 @@ def _without_numbers(recorder: Recorder, op: Operator, operands: list[Operand]) 
 
     PyTorch subtracts truth values from nothing, and nothing from them.
     """
-    taken = [o for o in operands[op is WHERE :] if isinstance(o, Handle)]
-    if op is SUB and recorder.origin.library == "torch":
+    taken = [o for o in operands[op is table.WHERE :] if isinstance(o, Handle)]
+    if op is table.SUB and recorder.origin.library == "torch":
         return any(o.value.dtype is boolean for o in taken)
     return all(o.value.dtype is boolean for o in taken)
 
@@ -382,19 +363,19 @@ def _of_truth(
     operands: list[Operand],
 ) -> Tensor:
     """An operator on truth values, as PyTorch and NumPy have it."""
-    numbers = [g for g in given[op is WHERE :] if not isinstance(g, Tensor)]
+    numbers = [g for g in given[op is table.WHERE :] if not isinstance(g, Tensor)]
     logical = all(isinstance(n, bool) for n in numbers)
-    if logical and (op is ADD or (op.truth is Truth.KEEPS and op.arity > 1)):
-        either = MAXIMUM if op is ADD else op
+    if logical and (op is table.ADD or (op.truth is Truth.KEEPS and op.arity > 1)):
+        either = table.MAXIMUM if op is table.ADD else op
         found = recorder.elementwise(either, operands)
         return Tensor.made(recorder, found, given)
     operands = _with_condition(op, given, operands)
     computed = format_of(op, recorder.origin, given, operands)
     if op.formats is Formats.INTEGERS and computed.is_float:
         _refuse_floats(op)
-    if computed.is_integer and op is not SUB:
+    if computed.is_integer and op is not table.SUB:
         return _of_integers(recorder, op, given, operands)
-    if op is SUB or op.name not in _OF_FLOATS:
+    if op is table.SUB or op.name not in _OF_FLOATS:
         _refuse_truth(op, "cannot be traced", "use ~, & and |")
     dtype = computed if computed.is_float else recorder.origin.default_dtype()
     if dtype is None:
@@ -588,7 +569,7 @@ def format_of(
     if op.formats is Formats.INTEGERS:
         return found
     if numpy:
-        return f64 if op is DIV else float_of_numpy(given, operands)
+        return f64 if op is table.DIV else float_of_numpy(given, operands)
     return origin.default_dtype() or f32
 
 
@@ -773,7 +754,7 @@ def _refuse_format(what: str, way: str) -> NoReturn:
 
 
 def _elementwise(name: str, summary: str) -> Callable[..., Any]:
-    op = OPERATORS[name]
+    op = table.OPERATORS[name]
 
     def function(*operands: Any, out: None = None) -> Any:
         if out is not None:
@@ -814,13 +795,13 @@ equal = _elementwise("equal", "1 where a == b, else 0.")
 @public
 def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
     """The value of a + alpha * b."""
-    return apply(OPERATORS["add"], a, b if alpha == 1 else _scaled(a, b, alpha))
+    return apply(table.OPERATORS["add"], a, b if alpha == 1 else _scaled(a, b, alpha))
 
 
 @public
 def sub(a: Any, b: Any, *, alpha: Any = 1) -> Any:
     """The value of a - alpha * b."""
-    return apply(OPERATORS["sub"], a, b if alpha == 1 else _scaled(a, b, alpha))
+    return apply(table.OPERATORS["sub"], a, b if alpha == 1 else _scaled(a, b, alpha))
 
 
 def _scaled(a: Any, b: Any, alpha: Any) -> Any:
@@ -828,7 +809,11 @@ def _scaled(a: Any, b: Any, alpha: Any) -> Any:
     if isinstance(a, bool) or is_condition(a):
         if isinstance(b, bool):
             return b and bool(alpha)
-        return apply(MUL, b, bool(alpha)) if is_condition(b) else multiplied(b, alpha)
+        return (
+            apply(table.MUL, b, bool(alpha))
+            if is_condition(b)
+            else multiplied(b, alpha)
+        )
     if not isinstance(a, Tensor) or not is_condition(b):
         return multiplied(b, alpha)
     dtype = a.handle.value.dtype
@@ -838,7 +823,11 @@ def _scaled(a: Any, b: Any, alpha: Any) -> Any:
 
 def multiplied(a: Any, b: Any) -> Any:
     """A * b, of which both may be numbers."""
-    return apply(MUL, a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else a * b
+    return (
+        apply(table.MUL, a, b)
+        if isinstance(a, Tensor) or isinstance(b, Tensor)
+        else a * b
+    )
 
 
 mul = _elementwise("mul", "a * b.")
@@ -848,7 +837,7 @@ remainder = _elementwise("remainder", "What is left of a by b, with the sign of 
 
 def _bitwise(name: str, of_truth: Operator, summary: str) -> Callable[..., Any]:
     """An operator on the bits of integers, which truth values have one of."""
-    of_integers = OPERATORS[name]
+    of_integers = table.OPERATORS[name]
 
     def function(a: Any, b: Any) -> Any:
         truth = all(is_condition(x) or isinstance(x, bool) for x in (a, b))
@@ -859,15 +848,17 @@ def _bitwise(name: str, of_truth: Operator, summary: str) -> Callable[..., Any]:
     return public(function)
 
 
-bitwise_and = _bitwise("bit_and", MUL, "The bits that both have.")
-bitwise_or = _bitwise("bit_or", OPERATORS["maximum"], "The bits that one of them has.")
+bitwise_and = _bitwise("bit_and", table.MUL, "The bits that both have.")
+bitwise_or = _bitwise(
+    "bit_or", table.OPERATORS["maximum"], "The bits that one of them has."
+)
 
 
 @public
 def bitwise_xor(a: Any, b: Any) -> Any:
     """The bits that just one of them has."""
     truth = all(is_condition(x) or isinstance(x, bool) for x in (a, b))
-    return not_equal(a, b) if truth else apply(OPERATORS["bit_xor"], a, b)
+    return not_equal(a, b) if truth else apply(table.OPERATORS["bit_xor"], a, b)
 
 
 @public
@@ -881,7 +872,7 @@ def bitwise_not(x: Any) -> Any:
 
 
 def _shift(name: str, summary: str) -> Callable[..., Any]:
-    op = OPERATORS[name]
+    op = table.OPERATORS[name]
 
     def function(a: Any, b: Any) -> Any:
         bits = 8 * a.handle.value.dtype.itemsize if isinstance(a, Tensor) else 64
@@ -911,25 +902,25 @@ def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
             f"div: rounding_mode={rounding_mode!r} is not possible; use 'floor'",
             user_location(),
         )
-    return apply(OPERATORS["div"], a, b)
+    return apply(table.OPERATORS["div"], a, b)
 
 
 @public
 def greater(a: Any, b: Any) -> Any:
     """1 where a > b, else 0."""
-    return apply(OPERATORS["less"], b, a)
+    return apply(table.OPERATORS["less"], b, a)
 
 
 @public
 def greater_equal(a: Any, b: Any) -> Any:
     """1 where a >= b, else 0."""
-    return apply(OPERATORS["less_equal"], b, a)
+    return apply(table.OPERATORS["less_equal"], b, a)
 
 
 @public
 def not_equal(a: Any, b: Any) -> Any:
     """1 where a != b, else 0."""
-    return complement(apply(OPERATORS["equal"], a, b))
+    return complement(apply(table.OPERATORS["equal"], a, b))
 
 
 @public
@@ -941,7 +932,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
         approximate: `none`, or `tanh` for the usual approximation.
     """
     if approximate == "none":
-        return apply(OPERATORS["gelu"], x)
+        return apply(table.OPERATORS["gelu"], x)
     if approximate != "tanh":
         raise UnsupportedError(
             f"gelu: approximate={approximate!r}; expected 'none' or 'tanh'",
@@ -949,19 +940,19 @@ def gelu(x: Any, approximate: str = "none") -> Any:
         )
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * square(x)))
     # Half of 1 + tanh(y) is the sigmoid of 2y, which no factor of x can go before.
-    return x * apply(OPERATORS["sigmoid"], 2 * inner)
+    return x * apply(table.OPERATORS["sigmoid"], 2 * inner)
 
 
 @public
 def exp2(x: Any) -> Any:
     """2 to the power x."""
-    return apply(OPERATORS["exp"], x * math.log(2))
+    return apply(table.OPERATORS["exp"], x * math.log(2))
 
 
 @public
 def reciprocal(x: Any) -> Any:
     """1 / x."""
-    return apply(OPERATORS["div"], 1, x)
+    return apply(table.OPERATORS["div"], 1, x)
 
 
 _MAX_POWER = 64
@@ -986,12 +977,12 @@ def pow(a: Any, b: Any) -> Any:
     if builtins.abs(b) == 0.5:
         return sqrt(a) if b > 0 else rsqrt(a)
     if builtins.abs(b) > _MAX_POWER or b != int(b):
-        return apply(OPERATORS["power"], a, b)
+        return apply(table.OPERATORS["power"], a, b)
     if b == 0:
         x, one = as_tensor("pow", a), scalar(1)
         if not x.handle.value.dtype.is_float:
             return where(complement(complement(x)), x * 0 + 1, 1)
-        ones = x.recorder.elementwise(OPERATORS["where"], [x.handle, one, one])
+        ones = x.recorder.elementwise(table.OPERATORS["where"], [x.handle, one, one])
         return Tensor.made(x.recorder, ones, (x,))
     if b == 1:
         return as_tensor("pow", a).clone()
@@ -1003,7 +994,7 @@ def _power_of_data(a: Any, b: Any) -> Tensor:
     whole = (builtins.int, np.integer, np.bool_)
     if builtins.all(isinstance(x, whole) or is_whole(x) for x in (a, b)):
         _refuse_power("a power of integers, whose exponents are data")
-    return apply(OPERATORS["power"], a, b)
+    return apply(table.OPERATORS["power"], a, b)
 
 
 def _beside_numpys(a: Any, exponent: Any) -> tuple[Any, Any]:
@@ -1016,7 +1007,7 @@ def _beside_numpys(a: Any, exponent: Any) -> tuple[Any, Any]:
     origin = a.recorder.origin
     if is_numpys_number(exponent):
         handles = [a.handle, as_operand(exponent)]
-        a = to(a, format_of(MUL, origin, (a, exponent), handles))
+        a = to(a, format_of(table.MUL, origin, (a, exponent), handles))
         exponent = exponent.item()
     logical = isinstance(exponent, builtins.bool) and is_condition(a)
     return to(a, i8) if logical and origin.library == "numpy" else a, exponent
@@ -1055,8 +1046,8 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     if min is None and max is None:
         raise ShapeError("clamp needs min, max or both", user_location())
     if min is not None:
-        x = apply(OPERATORS["maximum"], x, min)
-    return x if max is None else apply(OPERATORS["minimum"], x, max)
+        x = apply(table.OPERATORS["maximum"], x, min)
+    return x if max is None else apply(table.OPERATORS["minimum"], x, max)
 
 
 clip = clamp
@@ -1065,7 +1056,7 @@ clip = clamp
 @public
 def where(condition: Any, a: Any, b: Any) -> Any:
     """Element by element a where the condition is not 0, else b."""
-    return apply(OPERATORS["where"], condition, a, b)
+    return apply(table.OPERATORS["where"], condition, a, b)
 
 
 @public
@@ -1113,7 +1104,7 @@ def sum(
     """Sum over axes, all of them by default; one of truth values is whether any is."""
     x = _counted("sum", x, dtype)
     whether = dtype is not None and is_condition(x)
-    return reduced(MAX if whether else SUM, "sum", x, axis, keepdims)
+    return reduced(table.MAX if whether else table.SUM, "sum", x, axis, keepdims)
 
 
 @public
@@ -1140,8 +1131,8 @@ def mean(
             user_location(),
         )
     factor = extents_of(vars, -1)
-    total = x.recorder.reduce(SUM, x.handle, axes, keepdims=keep)
-    found = x.recorder.elementwise(MUL, [total, factor])
+    total = x.recorder.reduce(table.SUM, x.handle, axes, keepdims=keep)
+    found = x.recorder.elementwise(table.MUL, [total, factor])
     return Tensor.made(x.recorder, found, (x,))
 
 
@@ -1157,7 +1148,7 @@ def max(
     """
     if isinstance(axis, Tensor):
         return maximum(x, axis)
-    return reduced(MAX, "max", x, axis, keepdims)
+    return reduced(table.MAX, "max", x, axis, keepdims)
 
 
 amax = max
@@ -1172,7 +1163,7 @@ def min(
     """Minimum over axes, all of them by default."""
     if isinstance(axis, Tensor):
         return minimum(x, axis)
-    return reduced(MIN, "min", x, axis, keepdims)
+    return reduced(table.MIN, "min", x, axis, keepdims)
 
 
 amin = min
@@ -1188,7 +1179,7 @@ def prod(
 ) -> Any:
     """Product over axes, of all elements by default."""
     x = _counted("prod", x, dtype)
-    return reduced(PROD, "prod", x, axis, keepdims)
+    return reduced(table.PROD, "prod", x, axis, keepdims)
 
 
 def _place(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
@@ -1209,19 +1200,19 @@ def _place(op: Operator, what: str, x: Any, axis: Any, keepdims: Any) -> Tensor:
     positions = x.recorder.index(x.handle.axes[at]).value
     axes = tuple(a if i == at else () for i, a in enumerate(x.handle.axes))
     counted = Tensor.made(x.recorder, Handle(positions, axes), ())
-    return reduced(MIN, what, where(there, counted, LARGEST_INDEX), at, keep)
+    return reduced(table.MIN, what, where(there, counted, LARGEST_INDEX), at, keep)
 
 
 @public
 def argmax(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """The first position of the maximum along an axis; None is of all, flat."""
-    return _place(MAX, "argmax", x, axis, keepdims)
+    return _place(table.MAX, "argmax", x, axis, keepdims)
 
 
 @public
 def argmin(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """The first position of the minimum along an axis; None is of all, flat."""
-    return _place(MIN, "argmin", x, axis, keepdims)
+    return _place(table.MIN, "argmin", x, axis, keepdims)
 
 
 def _scanned(op: Operator, x: Any, axis: Any, dtype: Any) -> Tensor:
@@ -1237,13 +1228,13 @@ def _scanned(op: Operator, x: Any, axis: Any, dtype: Any) -> Tensor:
 @public
 def cumsum(x: Any, axis: Any = None, *, dtype: Any = None) -> Any:
     """Sums of each element and all before it along an axis; None is all, flat."""
-    return _scanned(CUMSUM, x, axis, dtype)
+    return _scanned(table.CUMSUM, x, axis, dtype)
 
 
 @public
 def cumprod(x: Any, axis: Any = None, *, dtype: Any = None) -> Any:
     """Products of each element and all before it along an axis; None is all, flat."""
-    return _scanned(CUMPROD, x, axis, dtype)
+    return _scanned(table.CUMPROD, x, axis, dtype)
 
 
 # -- Elements at indices that are data -------------------------------------------------
@@ -1376,7 +1367,7 @@ def rowshift(x: Any, axis: Any) -> Tensor:
             ".to(torch.float32) or .astype(np.float32)",
             user_location(),
         )
-    return reduced(ROWSHIFT, "softmax", x, axis, True)
+    return reduced(table.ROWSHIFT, "softmax", x, axis, True)
 
 
 @public

@@ -51,30 +51,11 @@ from mirage_dsl.core.types import (
     i64,
     scalar,
 )
-from mirage_dsl.ir.graph import (
-    Apply,
-    Attrs,
-    BlockGraph,
-    Index,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Return,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import apply_type, checked_dtype, result_dtype
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator
-from mirage_dsl.ops.table import (
-    ADD,
-    CAST,
-    FLATTEN,
-    INSERT,
-    MUL,
-    RENAME,
-    ROUNDINGS,
-    SLICE,
-    UNFLATTEN,
-)
 
 Extent = int | None
 """Extent of a variable; None while it is symbolic."""
@@ -701,7 +682,7 @@ _PARTED = UnsupportedError(
     "an index of an axis that is split or made of several; index before reshaping"
 )
 
-_REGROUPED = (FLATTEN, UNFLATTEN)
+_REGROUPED = (table.FLATTEN, table.UNFLATTEN)
 """Views that make one dim of several, or several of one."""
 
 
@@ -713,7 +694,7 @@ class ProgramRecord:
     """The nodes of one trace and the dims that they share."""
 
     dims: Unifier = field(default_factory=Unifier)
-    nodes: list[Apply | Block] = field(default_factory=list["Apply | Block"])
+    nodes: list[ir.Apply | Block] = field(default_factory=list["ir.Apply | Block"])
     """Operators, their values and dims under the names of `Traced` and `DimVar`."""
     made: dict[str, Traced] = field(default_factory=dict[str, Traced], repr=False)
     """What operators made, by name."""
@@ -780,7 +761,7 @@ class ProgramRecord:
         """What an operator makes of constants alone; None where it is no constant."""
         numbers = [self.constants[o] if isinstance(o, Traced) else o for o in operands]
         dtypes = [o.dtype for o in operands if isinstance(o, Traced)]
-        if op.kind is Kind.VIEW and op is not INSERT:
+        if op.kind is Kind.VIEW and op is not table.INSERT:
             return self._constant(numbers[0], dtype or dtypes[0])
         known = op.kind is Kind.ELEMENTWISE and not any(n.extents for n in numbers)
         if not known or op.formats is Formats.INTEGERS:
@@ -821,7 +802,7 @@ class ProgramRecord:
         op: Operator,
         operands: tuple[Traced | Scalar, ...],
         dims: DimVars,
-        attrs: Attrs = (),
+        attrs: ir.Attrs = (),
         dtype: DType | None = None,
     ) -> Traced:
         """Append a node; a cast tells the dtype of its result."""
@@ -850,7 +831,7 @@ class ProgramRecord:
             self.branches.note(result, operands)
         self._note_positions(result, op, operands, attrs)
         names = tuple(o.name if isinstance(o, Traced) else o for o in operands)
-        self.nodes.append(Apply(result.name, op, names, attrs, location))
+        self.nodes.append(ir.Apply(result.name, op, names, attrs, location))
         self.made[result.name] = result
         return result
 
@@ -863,9 +844,9 @@ class ProgramRecord:
         pairs = zip(one.axes, other.axes, strict=True)
         if any(self.dims.resolve(a) != self.dims.resolve(b) for a, b in pairs):
             return False
-        made: dict[object, Apply] = {}
+        made: dict[object, ir.Apply] = {}
         for node in self.nodes:
-            if isinstance(node, Apply):
+            if isinstance(node, ir.Apply):
                 made[node.result] = node
 
         @cache
@@ -888,27 +869,27 @@ class ProgramRecord:
         result: Traced,
         op: Operator,
         operands: tuple[Traced | Scalar, ...],
-        attrs: Attrs,
+        attrs: ir.Attrs,
     ) -> None:
         plain = [o for o in operands if isinstance(o, Traced)]
         known = plain and all(o in self.positional for o in plain)
-        if not known or not (op.kind is Kind.ELEMENTWISE or op is CAST):
+        if not known or not (op.kind is Kind.ELEMENTWISE or op is table.CAST):
             return
         self.positional[result] = _Step(op, operands, attrs, result.dtype)
 
-    def _is_moved(self, op: Operator, attrs: Attrs) -> bool:
+    def _is_moved(self, op: Operator, attrs: ir.Attrs) -> bool:
         """Whether positions seen so are other ones.
 
         A slice of a dynamic dim stays one: it tells how long that has to be.
         """
-        if op is not SLICE:
-            return op is RENAME
+        if op is not table.SLICE:
+            return op is table.RENAME
         return product(self.dims.named(str(dict(attrs)["dim"]))) is not None
 
-    def _moved(self, op: Operator, operand: Traced | Scalar, attrs: Attrs) -> Traced:
+    def _moved(self, op: Operator, operand: Traced | Scalar, attrs: ir.Attrs) -> Traced:
         """A value computed of positions, along other dims or from a start on."""
         told = dict(attrs)
-        if op is RENAME:
+        if op is table.RENAME:
             old, new = told["dims"], told["to"]
             assert isinstance(old, tuple)
             assert isinstance(new, tuple)
@@ -969,18 +950,22 @@ class ProgramRecord:
             total, behind = self._counting(dims), product(own[1:])
             assert behind is not None or not starts[0]
             first = starts[0] * (behind or 1)
-            return self._record(ADD, (total, scalar(first)), dims) if first else total
+            return (
+                self._record(table.ADD, (total, scalar(first)), dims)
+                if first
+                else total
+            )
         total = None
         for at, var in enumerate(dims):
             behind = product(own[at + 1 :])
             assert behind is not None
             term = self._counting((var,))
             if starts[at]:
-                term = self._record(ADD, (term, scalar(starts[at])), (var,))
+                term = self._record(table.ADD, (term, scalar(starts[at])), (var,))
             if behind != 1:
-                term = self._record(MUL, (term, scalar(behind)), (var,))
+                term = self._record(table.MUL, (term, scalar(behind)), (var,))
             if total is not None:
-                term = self._record(ADD, (total, term), (*total.dims, var))
+                term = self._record(table.ADD, (total, term), (*total.dims, var))
             total = term
         assert total is not None
         return total
@@ -999,7 +984,7 @@ class _Step:
 
     op: Operator | None
     operands: tuple[Traced | Scalar, ...]
-    attrs: Attrs
+    attrs: ir.Attrs
     dtype: DType
 
 
@@ -1018,10 +1003,12 @@ def _in_format(number: Scalar, dtype: DType) -> Scalar:
     if dtype.is_integer:
         low, high = int(dtype.min), int(dtype.max)
         return scalar((int(number.value) - low) % (high - low + 1) + low)
-    if dtype not in ROUNDINGS:
+    if dtype not in table.ROUNDINGS:
         return number
     with np.errstate(over="ignore"):
-        return scalar(float(ROUNDINGS[dtype].numpy(np.float64(float(number.value)))))
+        return scalar(
+            float(table.ROUNDINGS[dtype].numpy(np.float64(float(number.value))))
+        )
 
 
 def _formats(operands: Sequence[Traced | Scalar]) -> list[DType | Scalar]:
@@ -1134,19 +1121,19 @@ class Block(Protocol):
         """Name its dims."""
         ...
 
-    def node(self, builder: Builder, /) -> BlockGraph:
+    def node(self, builder: Builder, /) -> ir.BlockGraph:
         """The block graph, whose results the builder then knows."""
         ...
 
 
-def results_of(node: Apply | Block) -> tuple[str, ...]:
+def results_of(node: ir.Apply | Block) -> tuple[str, ...]:
     """What a recorded node makes."""
-    return (node.result,) if isinstance(node, Apply) else node.results
+    return (node.result,) if isinstance(node, ir.Apply) else node.results
 
 
-def sources_of(node: Apply | Block) -> tuple[str, ...]:
+def sources_of(node: ir.Apply | Block) -> tuple[str, ...]:
     """What a recorded node reads."""
-    return node.values if isinstance(node, Apply) else node.sources
+    return node.values if isinstance(node, ir.Apply) else node.sources
 
 
 @dataclass(frozen=True)
@@ -1163,15 +1150,15 @@ class Builder:
 
     def __init__(self, names: DimNames) -> None:
         self.names = names
-        self.nodes: list[KernelNode] = []
+        self.nodes: list[ir.KernelNode] = []
         self._types: dict[str, TensorType] = {}
-        self._untyped: list[Apply] = []
+        self._untyped: list[ir.Apply] = []
         self._dims = names.dims
         self._values: dict[str, str] = {}
         self._indices: dict[Axis, str] = {}
         self._taken = set(names.taken)
 
-    def input(self, traced: TracedInput) -> Input:
+    def input(self, traced: TracedInput) -> ir.Input:
         """The input, under its own name."""
         value = traced.handle.value
         kind = TensorType(
@@ -1180,20 +1167,20 @@ class Builder:
         self._values[value.name] = traced.name
         self._taken.add(traced.name)
         self._types[traced.name] = kind
-        return Input(traced.name, kind)
+        return ir.Input(traced.name, kind)
 
-    def index(self, value: Traced, axis: DimVars) -> Index | None:
+    def index(self, value: Traced, axis: DimVars) -> ir.Index | None:
         """The index value, under a fresh name; None if there is one along its axis."""
         (dims,) = self.names.axes(Handle(value, (axis,)))
         known = self._indices.get(dims)
         if known is not None:
             self._values[value.name] = known
             return None
-        found = Index(self.define(value.name, "index"), dims)
+        found = ir.Index(self.define(value.name, "index"), dims)
         self._indices[dims], self._types[found.name] = found.name, found.type
         return found
 
-    def apply(self, node: Apply) -> Apply | None:
+    def apply(self, node: ir.Apply) -> ir.Apply | None:
         """The node under its names; None if it changes nothing."""
         attrs = self._attrs(node)
         if attrs is None:
@@ -1207,11 +1194,11 @@ class Builder:
         if op in _REGROUPED:
             op, attrs = _renaming(replace(node, attrs=attrs))
         name = self.define(node.result, op.name)
-        return Apply(name, op, operands, attrs, node.location)
+        return ir.Apply(name, op, operands, attrs, node.location)
 
-    def add(self, node: Apply | Block) -> None:
+    def add(self, node: ir.Apply | Block) -> None:
         """Add the node to the program, unless it changes nothing."""
-        if not isinstance(node, Apply):
+        if not isinstance(node, ir.Apply):
             self.nodes.append(node.node(self))
             return
         found = self.apply(node)
@@ -1245,7 +1232,7 @@ class Builder:
         self._taken.add(name)
         return name
 
-    def _attrs(self, node: Apply) -> Attrs | None:
+    def _attrs(self, node: ir.Apply) -> ir.Attrs | None:
         """The attributes with names of dims, or None for a view that changes nothing.
 
         Where one dim is meant, it is the leading one of what an axis was factored
@@ -1277,7 +1264,7 @@ class Builder:
             factored = replace(node, attrs=tuple(found.items())).factored
             if factored is not None and factored.factors == (factored.whole,):
                 return None
-        return tuple(found.items()) if node.op is not RENAME else _changed(found)
+        return tuple(found.items()) if node.op is not table.RENAME else _changed(found)
 
     def _dims_of(self, vars: Iterable[str]) -> tuple[str, ...]:
         return self.names.of([a for name in vars for a in self._dims.named(name)])
@@ -1289,7 +1276,7 @@ class Builder:
                 result = result.times(self.names.factor(factor, power))
         return result
 
-    def output(self, handle: Handle) -> Return:
+    def output(self, handle: Handle) -> ir.Return:
         """A returned value under its axes."""
         own = self._dims.resolve(handle.value.dims)
         shown = self._dims.resolve(vars_of(handle.axes))
@@ -1299,12 +1286,12 @@ class Builder:
                 "as it is before expanding, and expand the result"
             )
         dtype = handle.value.dtype
-        return Return(
+        return ir.Return(
             self._values[handle.value.name], TensorType(dtype, self.names.axes(handle))
         )
 
 
-def _changed(attrs: dict[str, Any]) -> Attrs | None:
+def _changed(attrs: dict[str, Any]) -> ir.Attrs | None:
     """Those of a renaming without the dims that keep their names."""
     pairs = zip(attrs["dims"], attrs["to"], strict=True)
     changed = [(old, new) for old, new in pairs if old != new]
@@ -1314,16 +1301,16 @@ def _changed(attrs: dict[str, Any]) -> Attrs | None:
     return (("dims", old), ("to", new))
 
 
-def _renaming(node: Apply) -> tuple[Operator, Attrs]:
+def _renaming(node: ir.Apply) -> tuple[Operator, ir.Attrs]:
     """A view that takes no dim apart is another name of it."""
     factored = node.factored
     assert factored is not None
     if len(factored.factors) > 1:
         return node.op, node.attrs
     old, new = factored.factors, (factored.whole,)
-    if node.op is UNFLATTEN:
+    if node.op is table.UNFLATTEN:
         old, new = new, old
-    return RENAME, (("dims", old), ("to", new))
+    return table.RENAME, (("dims", old), ("to", new))
 
 
 def build_graph(
@@ -1331,7 +1318,7 @@ def build_graph(
     recorder: ProgramRecord,
     inputs: Sequence[TracedInput],
     outputs: Sequence[Handle],
-) -> KernelGraph:
+) -> ir.KernelGraph:
     """The kernel graph of a finished trace.
 
     Raises:
@@ -1339,7 +1326,7 @@ def build_graph(
     """
     live, read = _live(recorder.nodes, outputs)
     for node in live:
-        if isinstance(node, Apply) and node.op in _REGROUPED:
+        if isinstance(node, ir.Apply) and node.op in _REGROUPED:
             _join_single(recorder.dims, node)
     names = DimNames(recorder.dims, {i.name for i in inputs})
     for traced in inputs:
@@ -1348,7 +1335,7 @@ def build_graph(
     for _, axis in counted:
         names.visit(axis)
     for node in live:
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             names.visit(recorder.made[node.result].dims)
         else:
             node.visit(names)
@@ -1361,11 +1348,11 @@ def build_graph(
     returns = tuple(builder.output(o) for o in outputs)
     extents = tuple(sorted(names.extents().items()))
     nodes = tuple(builder.nodes)
-    graph = KernelGraph(name, declared, nodes, returns, extents, tuple(indices))
+    graph = ir.KernelGraph(name, declared, nodes, returns, extents, tuple(indices))
     return _with_measures(graph, builder)
 
 
-def _with_measures(graph: KernelGraph, builder: Builder) -> KernelGraph:
+def _with_measures(graph: ir.KernelGraph, builder: Builder) -> ir.KernelGraph:
     """The program with a view that tells each symbolic extent that nothing else tells.
 
     Along such a dim there are positions alone, which are a part of another dim's:
@@ -1379,7 +1366,7 @@ def _with_measures(graph: KernelGraph, builder: Builder) -> KernelGraph:
     told = given | derived_extents(graph, {}).keys()
     untold = [n for n, e in graph.extents if e is None and n not in told]
     indices = {item.axis: item for item in graph.indices}
-    views: list[KernelNode] = []
+    views: list[ir.KernelNode] = []
     for dim in untold:
         source, more = builder.names.measured(dim)
         item = indices.pop((Dim(dim),), None)
@@ -1387,17 +1374,19 @@ def _with_measures(graph: KernelGraph, builder: Builder) -> KernelGraph:
             raise UnsupportedError(_UNTOLD)
         whole = (Dim(source),)
         if whole not in indices:
-            indices[whole] = Index(builder.fresh_name("index"), whole)
+            indices[whole] = ir.Index(builder.fresh_name("index"), whole)
         operands = (indices[whole].name,)
-        attrs: Attrs = (("dims", (source,)), ("to", (dim,)))
+        attrs: ir.Attrs = (("dims", (source,)), ("to", (dim,)))
         if more:
             attrs = (("dim", source), ("start", 0), ("stop", more), ("to", dim))
-        views.append(Apply(item.name, SLICE if more else RENAME, operands, attrs))
+        views.append(
+            ir.Apply(item.name, table.SLICE if more else table.RENAME, operands, attrs)
+        )
     nodes = (*views, *graph.nodes)
     return replace(graph, nodes=nodes, indices=tuple(indices.values()))
 
 
-def _join_single(dims: Unifier, node: Apply) -> None:
+def _join_single(dims: Unifier, node: ir.Apply) -> None:
     """Make one of the dims of a view that takes none apart, and is none then.
 
     Where another axis of the tensor is the same dim, it is another name of it.
@@ -1411,11 +1400,11 @@ def _join_single(dims: Unifier, node: Apply) -> None:
 
 
 def _live(
-    nodes: Sequence[Apply | Block], outputs: Sequence[Handle]
-) -> tuple[list[Apply | Block], set[str]]:
+    nodes: Sequence[ir.Apply | Block], outputs: Sequence[Handle]
+) -> tuple[list[ir.Apply | Block], set[str]]:
     """The nodes that an output depends on, in order, and all values that are read."""
     needed = {o.value.name for o in outputs}
-    kept: list[Apply | Block] = []
+    kept: list[ir.Apply | Block] = []
     for node in reversed(nodes):
         if not needed.isdisjoint(results_of(node)):
             needed.update(sources_of(node))

@@ -60,28 +60,8 @@ from mirage_dsl.ir.graph import (
     AttrValue,
     slice_length,
 )
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.ops.table import (
-    CAST,
-    CONCAT,
-    CONVERSIONS,
-    EQUAL,
-    FLATTEN,
-    GATHER,
-    INSERT,
-    MATMUL,
-    MAX,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    NARROWINGS,
-    RENAME,
-    ROUNDINGS,
-    SLICE,
-    SUM,
-    UNFLATTEN,
-    WHERE,
-)
 
 MOST_COPIES = 64
 """Of a tensor along an axis that it is expanded to, where they are all returned."""
@@ -180,16 +160,16 @@ class Recorder(ProgramRecord):
         if set(self.dims.resolve(x.axes[axis])) <= set(self.dims.resolve(x.value.dims)):
             return x
         positions = self.index(x.axes[axis])
-        ones = self.elementwise(EQUAL, [positions, positions])
+        ones = self.elementwise(table.EQUAL, [positions, positions])
         ones = self.cast(ones, x.value.dtype)
         axes: Axes = tuple(a if i == axis else () for i, a in enumerate(x.axes))
-        return self.elementwise(MUL, [x, Handle(ones.value, axes)])
+        return self.elementwise(table.MUL, [x, Handle(ones.value, axes)])
 
     def _of_copies(self, op: Operator, value: Traced, vars: DimVars) -> Traced:
         """A reduction of as many copies of a value as some dims have elements."""
         if op.adds:
             number = extents_of(vars)
-            return self._record(MUL, (value, number), value.dims)
+            return self._record(table.MUL, (value, number), value.dims)
         count = product(vars)
         if count is None or op.join is None:
             raise UnsupportedError(
@@ -358,17 +338,19 @@ class Recorder(ProgramRecord):
         """Sum of x * y over k, whichever of them has those dims."""
         _refuse_truth(x, y)
         own_x, own_y = self.dims.resolve(x.dims), self.dims.resolve(y.dims)
-        x, missing = self._reduce_vars(SUM, x, tuple(a for a in k if a not in own_y))
-        y, _ = self._reduce_vars(SUM, y, tuple(a for a in k if a not in own_x))
+        x, missing = self._reduce_vars(
+            table.SUM, x, tuple(a for a in k if a not in own_y)
+        )
+        y, _ = self._reduce_vars(table.SUM, y, tuple(a for a in k if a not in own_x))
         both = tuple(a for a in k if a in own_x and a in own_y)
         if both:
             kept = tuple(a for a in self._union((x, y)) if a not in both)
-            value = self._record(MATMUL, (x, y), kept, _over(both))
+            value = self._record(table.MATMUL, (x, y), kept, _over(both))
         else:
-            value = self._record(MUL, (x, y), self._union((x, y)))
+            value = self._record(table.MUL, (x, y), self._union((x, y)))
         repeated = tuple(a for a in missing if a not in own_x)
         if repeated:
-            value = self._record(MUL, (value, extents_of(repeated)), value.dims)
+            value = self._record(table.MUL, (value, extents_of(repeated)), value.dims)
         return value
 
     def cast(self, x: Handle, dtype: DType) -> Handle:
@@ -378,14 +360,14 @@ class Recorder(ProgramRecord):
         whole = x.value.dtype.is_integer
         if dtype == boolean:
             x = self.cast(x, f32) if x.value.dtype.only_stores else x
-            zero = self.elementwise(EQUAL, [x, scalar(0)])
-            return self.elementwise(EQUAL, [zero, scalar(0)])
+            zero = self.elementwise(table.EQUAL, [x, scalar(0)])
+            return self.elementwise(table.EQUAL, [zero, scalar(0)])
         if dtype.only_stores or x.value.dtype.only_stores:
             return self._by_narrow(x, dtype)
         if whole or dtype.is_integer:
             return self._converted(x, dtype)
         attrs = (("dtype", dtype.name),)
-        value = self._record(CAST, (x.value,), x.value.dims, attrs, dtype)
+        value = self._record(table.CAST, (x.value,), x.value.dims, attrs, dtype)
         return Handle(value, x.axes)
 
     def rounded(self, x: Handle, dtype: DType) -> Handle:
@@ -395,10 +377,10 @@ class Recorder(ProgramRecord):
         """
         given = x.value.dtype
         exact = given.itemsize == 1 or (given.is_float and given.is_within(dtype))
-        if dtype not in ROUNDINGS or exact or x.value in self.constants:
+        if dtype not in table.ROUNDINGS or exact or x.value in self.constants:
             return self.cast(x, dtype)
         x = self.cast(x, f32) if given.is_integer else x
-        value = self._record(ROUNDINGS[dtype], (x.value,), x.value.dims)
+        value = self._record(table.ROUNDINGS[dtype], (x.value,), x.value.dims)
         return self.cast(Handle(value, x.axes), dtype)
 
     def _by_narrow(self, x: Handle, dtype: DType) -> Handle:
@@ -406,11 +388,11 @@ class Recorder(ProgramRecord):
         if not dtype.only_stores:
             between = f32 if dtype.is_integer else dtype
             attrs = (("dtype", between.name),)
-            value = self._record(CAST, (x.value,), x.value.dims, attrs, between)
+            value = self._record(table.CAST, (x.value,), x.value.dims, attrs, between)
             return self.cast(Handle(value, x.axes), dtype)
         if not x.value.dtype.is_float or x.value.dtype.only_stores:
             x = self.cast(x, f32)
-        value = self._record(NARROWINGS[dtype], (x.value,), x.value.dims)
+        value = self._record(table.NARROWINGS[dtype], (x.value,), x.value.dims)
         return Handle(value, x.axes)
 
     def _converted(self, x: Handle, dtype: DType) -> Handle:
@@ -420,7 +402,7 @@ class Recorder(ProgramRecord):
             value = Fraction(number.value)
             kept = scalar(int(value)) if dtype.is_integer else number
             return Handle(self._constant(kept, dtype), x.axes)
-        op = CONVERSIONS.get(dtype, CONVERSIONS[f32])
+        op = table.CONVERSIONS.get(dtype, table.CONVERSIONS[f32])
         value = self._record(op, (x.value,), x.value.dims)
         return self.cast(Handle(value, x.axes), dtype)
 
@@ -470,7 +452,7 @@ class Recorder(ProgramRecord):
             return Handle(x.value, _replaced(x.axes, axis, target[: length != 1]))
         dims = tuple(target[0] if a is source[0] else a for a in own)
         ends = source[0], start, stop, target[0]
-        value = self._record(SLICE, (x.value,), dims, _slice_attrs(*ends))
+        value = self._record(table.SLICE, (x.value,), dims, _slice_attrs(*ends))
         if length == 1:
             return self._element(x, axis, value, target)
         return Handle(value, axes)
@@ -515,7 +497,7 @@ class Recorder(ProgramRecord):
         behind = product(source[1:])
         assert behind is not None
         ends = source[0], start // behind, stop // behind, target[0]
-        value = self._record(SLICE, (x.value,), dims, _slice_attrs(*ends))
+        value = self._record(table.SLICE, (x.value,), dims, _slice_attrs(*ends))
         if not single:
             return Handle(value, _replaced(x.axes, axis, target))
         return self._element(x, axis, value, target)
@@ -563,7 +545,7 @@ class Recorder(ProgramRecord):
         value, whole = self._as_one(x, axis)
         dims = tuple(target if a is whole else a for a in value.dims)
         attrs = _slice_attrs(whole, start, stop, target)
-        value = self._record(SLICE, (value,), dims, attrs)
+        value = self._record(table.SLICE, (value,), dims, attrs)
         if stop - start == 1:
             return self._element(x, axis, value, (target,))
         own = self.dims.fresh(stop - start)
@@ -577,7 +559,7 @@ class Recorder(ProgramRecord):
         target, own = self.dims.fresh(extent), self.dims.fresh(extent)
         rest = [a for value, whole in ones for a in value.dims if a is not whole]
         value = self._record(
-            CONCAT,
+            table.CONCAT,
             tuple(value for value, _ in ones),
             tuple(dict.fromkeys((target, *self.dims.resolve(rest)))),
             (("dims", tuple(w.name for _, w in ones)), ("to", target.name)),
@@ -644,7 +626,7 @@ class Recorder(ProgramRecord):
             ("of", AxisNames(tuple((a.name,) for a in source))),
             ("to", whole.name),
         )
-        return self._record(FLATTEN, (x.value,), dims, attrs), whole
+        return self._record(table.FLATTEN, (x.value,), dims, attrs), whole
 
     def _as_several(self, value: Traced, whole: DimVar, vars: DimVars) -> Traced:
         """The tensor with other dims in the place of one."""
@@ -659,19 +641,19 @@ class Recorder(ProgramRecord):
             ("gives", AxisNames(tuple((a.name,) for a in vars))),
         )
         dims = (*own[:at], *vars, *own[at + 1 :])
-        return self._record(UNFLATTEN, (value,), dims, attrs)
+        return self._record(table.UNFLATTEN, (value,), dims, attrs)
 
     def computed(self, value: Traced) -> Traced:
         """A constant as a value that nodes compute: the largest of one element."""
         var = self.dims.fresh(1)
         single = self._spread(Handle(value, ((var,),)), 0)
-        found, _ = self._reduce_vars(MAX, single.value, (var,))
+        found, _ = self._reduce_vars(table.MAX, single.value, (var,))
         return found
 
     def _only_one(self, x: Traced, vars: DimVars) -> Traced:
         """The value without variables of extent 1: a sum over them is of one number."""
         wide = self.cast(Handle(x, ()), f32).value if x.dtype.only_stores else x
-        only = MAX if x.dtype == boolean else SUM
+        only = table.MAX if x.dtype == boolean else table.SUM
         found, _ = self._reduce_vars(only, wide, vars)
         return self.cast(Handle(found, ()), x.dtype).value
 
@@ -779,7 +761,9 @@ class Recorder(ProgramRecord):
         rest = tuple(a for a in own if a is not first)
         dims = tuple(dict.fromkeys((*self.dims.resolve(index.value.dims), *rest)))
         attrs = (("dim", first.name),)
-        return Handle(self._record(GATHER, (value, index.value), dims, attrs), made)
+        return Handle(
+            self._record(table.GATHER, (value, index.value), dims, attrs), made
+        )
 
     def pair(self, x: Handle, axis: int, other: Handle, at: int) -> None:
         """Axes as long as each other are one, if they can be."""
@@ -817,7 +801,7 @@ class Recorder(ProgramRecord):
             lead = self.dims.resolve(vars)[0]
             dims.extend(a for a in self.dims.resolve(part.value.dims) if a is not lead)
         value = self._record(
-            CONCAT,
+            table.CONCAT,
             tuple(p.value for p in parts),
             tuple(dict.fromkeys(dims)),
             (("dims", tuple(j[0].name for j in joined)), ("to", target[0].name)),
@@ -837,7 +821,7 @@ class Recorder(ProgramRecord):
             target = (self.dims.fresh(1),)
             dims = (*target, *x.value.dims)
             attrs = (("to", target[0].name),)
-            value = self._record(INSERT, (x.value,), dims, attrs)
+            value = self._record(table.INSERT, (x.value,), dims, attrs)
         return Handle(value, _replaced(x.axes, axis, target))
 
     def reshape(self, x: Handle, shape: Sequence[int]) -> Handle:
@@ -891,8 +875,8 @@ class Recorder(ProgramRecord):
         condition = like
         if like.value.dtype.is_integer:
             # Which is no condition.
-            condition = self.elementwise(EQUAL, (like, like))
-        return self.elementwise(WHERE, (condition, value, value))
+            condition = self.elementwise(table.EQUAL, (like, like))
+        return self.elementwise(table.WHERE, (condition, value, value))
 
     def expand(self, x: Handle, shape: Sequence[int | DimVars]) -> Handle:
         """Repeat axes of extent 1, and add leading axes, without copying.
@@ -998,7 +982,7 @@ class Recorder(ProgramRecord):
             ("dims", tuple(a.name for a in real)),
             ("to", tuple(a.name for a in new)),
         )
-        return Handle(self._record(RENAME, (x.value,), new, attrs), axes)
+        return Handle(self._record(table.RENAME, (x.value,), new, attrs), axes)
 
     def _located(self, reason: UnsupportedError) -> UnsupportedError:
         """The reason, with the user's line.
@@ -1103,7 +1087,7 @@ def _refuse_beyond_f32(op: Operator, numbers: Iterable[Scalar]) -> None:
         UnsupportedError: There is one.
     """
     for number in numbers:
-        last = op in (MAXIMUM, MINIMUM) and abs(number.value) == f64.max
+        last = op in (table.MAXIMUM, table.MINIMUM) and abs(number.value) == f64.max
         exact = isinstance(number.value, Fraction) and number.value != 0
         if exact and not number.is_moderate and not last:
             raise UnsupportedError(

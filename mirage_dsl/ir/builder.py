@@ -37,26 +37,8 @@ from mirage_dsl.core.types import (
     TensorType,
     scalar,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.check import check_or_raise
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    AttrValue,
-    BlockGraph,
-    BlockNode,
-    Index,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Load,
-    Operand,
-    Return,
-    RunningMax,
-    Schedule,
-    Split,
-    Store,
-    ValueNode,
-)
 from mirage_dsl.ir.infer import apply_type, block_node_type, store_type
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ops.definition import AttributeKind, Operator
@@ -129,7 +111,7 @@ def operator_named(name: str) -> Operator:
     raise CheckError(f"no operator is called {name}; {hint}")
 
 
-def _attribute(value: AttrLike, kind: AttributeKind | None) -> AttrValue:
+def _attribute(value: AttrLike, kind: AttributeKind | None) -> ir.AttrValue:
     many = kind in (AttributeKind.DIMS, AttributeKind.NEW_DIMS)
     if many and isinstance(value, str):
         return tuple(value.replace(",", " ").split())
@@ -170,13 +152,13 @@ class _Builder(ABC):
         """
         row = operator_named(op) if isinstance(op, str) else op
         given = {n: _attribute(v, row.attributes.get(n)) for n, v in attrs.items()}
-        values: list[Operand] = [
+        values: list[ir.Operand] = [
             o if isinstance(o, str | Scalar) else scalar(o) for o in operands
         ]
         for value in values:
             if isinstance(value, str):
                 self.type_of(value)
-        node = Apply(
+        node = ir.Apply(
             self._fresh(name), row, tuple(values), tuple(sorted(given.items()))
         )
         self._add(node)
@@ -205,7 +187,7 @@ class _Builder(ABC):
                 return f"t{self._count}"
 
     @abstractmethod
-    def _add(self, node: Apply) -> None: ...
+    def _add(self, node: ir.Apply) -> None: ...
 
 
 class KernelBuilder(_Builder):
@@ -220,10 +202,10 @@ class KernelBuilder(_Builder):
         super().__init__()
         self.name = name
         self._extents: dict[str, int | None] = dict(extents)
-        self._inputs: list[Input] = []
-        self._indices: list[Index] = []
-        self._nodes: list[KernelNode] = []
-        self._returns: list[Return] = []
+        self._inputs: list[ir.Input] = []
+        self._indices: list[ir.Index] = []
+        self._nodes: list[ir.KernelNode] = []
+        self._returns: list[ir.Return] = []
 
     def extent(self, **extents: int | None) -> KernelBuilder:
         """State extents of dims."""
@@ -240,14 +222,14 @@ class KernelBuilder(_Builder):
     ) -> str:
         """Add a tensor that the caller passes.  Returns its name."""
         kind = TensorType(dtype, axes_from(axes), layout=layout)
-        self._inputs.append(Input(self._fresh(name), kind))
+        self._inputs.append(ir.Input(self._fresh(name), kind))
         self._types[name] = kind
         return name
 
     def index(self, name: str, axis: str) -> str:
         """Add the positions along an axis, as `k` or `(h k)`.  Returns their name."""
         (dims,) = axes_from(axis)
-        found = Index(self._fresh(name), dims)
+        found = ir.Index(self._fresh(name), dims)
         self._indices.append(found)
         self._types[found.name] = found.type
         return found.name
@@ -255,9 +237,9 @@ class KernelBuilder(_Builder):
     def block(
         self,
         *,
-        grid: Mapping[str, int] | tuple[Split, ...] | None = None,
+        grid: Mapping[str, int] | tuple[ir.Split, ...] | None = None,
         loop: tuple[str, int] | None = None,
-        schedule: Schedule | None = None,
+        schedule: ir.Schedule | None = None,
     ) -> BlockBuilder:
         """A block graph, added to the kernel graph at the end of its `with`.
 
@@ -267,9 +249,9 @@ class KernelBuilder(_Builder):
             schedule: Parameters of the lowering.
         """
         if not isinstance(grid, tuple):
-            grid = tuple(Split(d, t) for d, t in (grid or {}).items())
-        empty = BlockGraph(
-            grid, Split(*loop) if loop else None, (), schedule or Schedule()
+            grid = tuple(ir.Split(d, t) for d, t in (grid or {}).items())
+        empty = ir.BlockGraph(
+            grid, ir.Split(*loop) if loop else None, (), schedule or ir.Schedule()
         )
         return BlockBuilder(self, empty)
 
@@ -280,7 +262,7 @@ class KernelBuilder(_Builder):
         for value in values:
             kind = self.type_of(value)
             self._returns.append(
-                Return(
+                ir.Return(
                     value,
                     TensorType(
                         dtype or kind.dtype,
@@ -290,7 +272,7 @@ class KernelBuilder(_Builder):
             )
         return self
 
-    def build(self) -> KernelGraph:
+    def build(self) -> ir.KernelGraph:
         """The graph, checked.
 
         Raises:
@@ -300,9 +282,9 @@ class KernelBuilder(_Builder):
         check_or_raise(graph)
         return graph
 
-    def unchecked(self) -> KernelGraph:
+    def unchecked(self) -> ir.KernelGraph:
         """The graph as it is, well formed or not."""
-        graph = KernelGraph(
+        graph = ir.KernelGraph(
             self.name,
             tuple(self._inputs),
             tuple(self._nodes),
@@ -312,12 +294,12 @@ class KernelBuilder(_Builder):
         )
         return graph.with_extents(derived_extents(graph, self._extents))
 
-    def _add(self, node: Apply) -> None:
+    def _add(self, node: ir.Apply) -> None:
         operands = [self._types[v] for v in node.values]
         self._types[node.result] = apply_type(node, operands, in_block=False)
         self._nodes.append(node)
 
-    def add_block(self, block: BlockGraph) -> None:
+    def add_block(self, block: ir.BlockGraph) -> None:
         """Add a finished block graph; a `BlockBuilder` does it at its end."""
         for store in block.stores:
             self._types[self._fresh(store.result)] = store_type(store)
@@ -331,11 +313,11 @@ class KernelBuilder(_Builder):
 class BlockBuilder(_Builder):
     """Builds the block graph of one kernel; made by `KernelBuilder.block`."""
 
-    def __init__(self, kernel: KernelBuilder, empty: BlockGraph) -> None:
+    def __init__(self, kernel: KernelBuilder, empty: ir.BlockGraph) -> None:
         super().__init__()
         self._kernel = kernel
         self._empty = empty
-        self._nodes: list[BlockNode] = []
+        self._nodes: list[ir.BlockNode] = []
 
     def __enter__(self) -> Self:
         return self
@@ -349,10 +331,10 @@ class BlockBuilder(_Builder):
         if kind is None:
             self._kernel.add_block(self.graph())
 
-    def graph(self) -> BlockGraph:
+    def graph(self) -> ir.BlockGraph:
         """The block graph so far."""
         empty = self._empty
-        return BlockGraph(empty.grid, empty.loop, tuple(self._nodes), empty.schedule)
+        return ir.BlockGraph(empty.grid, empty.loop, tuple(self._nodes), empty.schedule)
 
     def load(
         self, source: str, axes: AxesLike | None = None, *, name: str | None = None
@@ -360,7 +342,7 @@ class BlockBuilder(_Builder):
         """Load a kernel-level tensor; without `axes` all of it."""
         kind = self._kernel.type_of(source)
         pieces = kind.axes if axes is None else axes_from(axes)
-        return self._value(Load(self._fresh(name), source, pieces))
+        return self._value(ir.Load(self._fresh(name), source, pieces))
 
     def accumulate(
         self,
@@ -372,12 +354,12 @@ class BlockBuilder(_Builder):
     ) -> str:
         """The value over all iterations."""
         self.type_of(operand)
-        return self._value(Accumulate(self._fresh(name), operand, kind, rescale))
+        return self._value(ir.Accumulate(self._fresh(name), operand, kind, rescale))
 
     def running_max(self, operand: str, *, name: str | None = None) -> str:
         """The maximum over this and all earlier iterations."""
         self.type_of(operand)
-        return self._value(RunningMax(self._fresh(name), operand))
+        return self._value(ir.RunningMax(self._fresh(name), operand))
 
     def store(
         self,
@@ -396,16 +378,16 @@ class BlockBuilder(_Builder):
             name: Its name.
         """
         kind = self.type_of(operand)
-        loads = [n for n in self._nodes if isinstance(n, Load)]
+        loads = [n for n in self._nodes if isinstance(n, ir.Load)]
         storage = dtype or (self.type_of(loads[0].result) if loads else kind).dtype
         pieces = kind.axes if axes is None else axes_from(axes)
         result = self._kernel.fresh_name(name)
-        self._nodes.append(Store(result, operand, pieces, storage))
+        self._nodes.append(ir.Store(result, operand, pieces, storage))
         return result
 
-    def _value(self, node: ValueNode) -> str:
+    def _value(self, node: ir.ValueNode) -> str:
         outer = {}
-        if isinstance(node, Load):
+        if isinstance(node, ir.Load):
             outer = {node.source: self._kernel.type_of(node.source)}
         self._types[node.result] = block_node_type(
             node, self._empty, self._types, outer
@@ -413,5 +395,5 @@ class BlockBuilder(_Builder):
         self._nodes.append(node)
         return node.result
 
-    def _add(self, node: Apply) -> None:
+    def _add(self, node: ir.Apply) -> None:
         self._value(node)

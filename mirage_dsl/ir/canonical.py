@@ -16,23 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_dsl.core.types import Axis, AxisNames, Scalar, TensorType
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    KernelNode,
-    Load,
-    LoopBound,
-    Operand,
-    RunningMax,
-    Schedule,
-    Split,
-    Store,
-    dims_of,
-    partial_dim,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.maps import partial_base
 from mirage_dsl.ir.walk import operands_of, post_order, results_of, with_operands
 from mirage_dsl.ops.definition import AttributeKind, Kind
@@ -47,7 +31,7 @@ Part = str | int | bool | None | tuple["Part", ...]
 
 
 def canonical_hash(
-    graph: KernelGraph, *, sizes: bool = True, schedule: bool = False
+    graph: ir.KernelGraph, *, sizes: bool = True, schedule: bool = False
 ) -> str:
     """The hash of `graph`, as 64 hexadecimal digits.
 
@@ -76,7 +60,7 @@ class CanonicalNames:
     inner: tuple[Mapping[str, str], ...]
 
 
-def canonical_names(graph: KernelGraph) -> CanonicalNames:
+def canonical_names(graph: ir.KernelGraph) -> CanonicalNames:
     """What identifies each dim and value of `graph`."""
     found = _Canonical(graph, sizes=False, schedule=False)
     found.digest()
@@ -88,7 +72,7 @@ def _hash(*parts: Part) -> str:
 
 
 class _Canonical:
-    def __init__(self, graph: KernelGraph, sizes: bool, schedule: bool) -> None:
+    def __init__(self, graph: ir.KernelGraph, sizes: bool, schedule: bool) -> None:
         self.graph = graph
         self.sizes = sizes
         self.schedule = schedule
@@ -133,18 +117,18 @@ class _Canonical:
     def type(self, kind: TensorType) -> Part:
         return (kind.dtype.name, self.axes(kind.axes), kind.layout)
 
-    def split(self, split: Split) -> Part:
+    def split(self, split: ir.Split) -> Part:
         tile = split.tile if self.sizes else None
         return (self.dim(split.dim), tile, *([True] if split.beside else []))
 
-    def bounds(self, block: BlockGraph) -> Part:
+    def bounds(self, block: ir.BlockGraph) -> Part:
         return tuple(sorted(map(self.bound, block.bounds)))
 
-    def bound(self, bound: LoopBound) -> tuple[str | bool | int, ...]:
+    def bound(self, bound: ir.LoopBound) -> tuple[str | bool | int, ...]:
         also = () if bound.also is None else (bound.also,)
         return (self.dim(bound.dim), bound.upper, bound.offset, *also)
 
-    def settled(self, block: BlockGraph, inner: Mapping[str, str]) -> Part:
+    def settled(self, block: ir.BlockGraph, inner: Mapping[str, str]) -> Part:
         found = (
             (inner.get(s.value, ""), s.holds, *self.bound(s.bound))
             for s in block.settled
@@ -153,8 +137,8 @@ class _Canonical:
 
     # -- Nodes -----------------------------------------------------------------------
 
-    def kernel(self, node: KernelNode) -> str:
-        if isinstance(node, Apply):
+    def kernel(self, node: ir.KernelNode) -> str:
+        if isinstance(node, ir.Apply):
             self.values[node.result] = self.apply(node, self.values)
             return self.values[node.result]
         block, stores = self.block(node)
@@ -162,7 +146,7 @@ class _Canonical:
             self.values[store.result] = _hash("result", block, digest)
         return block
 
-    def block(self, block: BlockGraph) -> tuple[str, list[str]]:
+    def block(self, block: ir.BlockGraph) -> tuple[str, list[str]]:
         """The hash of a block graph, and of each of its stores."""
         inner: dict[str, str] = {}
         stores: list[str] = []
@@ -170,7 +154,7 @@ class _Canonical:
         for node in block.nodes:
             digest = self.block_node(node, inner)
             digests.append(digest)
-            if isinstance(node, Store):
+            if isinstance(node, ir.Store):
                 stores.append(digest)
             else:
                 inner[node.result] = digest
@@ -187,28 +171,28 @@ class _Canonical:
         )
         return whole, stores
 
-    def block_node(self, node: BlockNode, inner: Mapping[str, str]) -> str:
+    def block_node(self, node: ir.BlockNode, inner: Mapping[str, str]) -> str:
         match node:
-            case Load():
+            case ir.Load():
                 return _hash("load", self.values[node.source], self.axes(node.axes))
-            case Apply():
+            case ir.Apply():
                 return self.apply(node, inner)
-            case Accumulate():
+            case ir.Accumulate():
                 rescale = inner[node.rescale] if node.rescale else None
                 return _hash("accumulate", node.kind, inner[node.operand], rescale)
-            case RunningMax():
+            case ir.RunningMax():
                 return _hash("running_max", inner[node.operand])
-            case Store():
+            case ir.Store():
                 operand = inner[node.operand]
                 return _hash("store", operand, self.axes(node.axes), node.dtype.name)
 
-    def apply(self, node: Apply, values: Mapping[str, str]) -> str:
+    def apply(self, node: ir.Apply, values: Mapping[str, str]) -> str:
         operands = [self.operand(o, values) for o in node.operands]
         if node.op.commutative:
             operands.sort(key=repr)
         return _hash("apply", node.op.name, tuple(operands), self.attributes(node))
 
-    def operand(self, operand: Operand, values: Mapping[str, str]) -> Part:
+    def operand(self, operand: ir.Operand, values: Mapping[str, str]) -> Part:
         if isinstance(operand, str):
             return values[operand]
         return self.constant(operand)
@@ -217,7 +201,7 @@ class _Canonical:
         powers = sorted((self.dim(n), p) for n, p in number.extents)
         return (str(number.value), tuple(powers))
 
-    def attributes(self, node: Apply) -> Part:
+    def attributes(self, node: ir.Apply) -> Part:
         attrs = dict(node.attrs)
         found: dict[str, Part] = {}
         for name, kind in node.op.attributes.items():
@@ -238,11 +222,11 @@ class _Canonical:
         return (single, tuple(sorted(zip(*lists, strict=True), key=repr)))
 
 
-def _schedule_part(schedule: Schedule) -> Part:
+def _schedule_part(schedule: ir.Schedule) -> Part:
     return tuple(astuple(schedule))
 
 
-def _number_dims(graph: KernelGraph) -> dict[str, str]:
+def _number_dims(graph: ir.KernelGraph) -> dict[str, str]:
     """Every dim's place of first appearance, from the inputs through the nodes.
 
     `k#` is named after `k`.  Nodes are visited from the returned values backwards,
@@ -255,7 +239,7 @@ def _number_dims(graph: KernelGraph) -> dict[str, str]:
     for node in _backwards(graph):
         for value in operands_of(node):
             found.visit(counted.get(value, ()))
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             found.visit(attribute_dims(node))
         else:
             found.visit_block(node)
@@ -275,16 +259,16 @@ class _Places:
         for name in names:
             self.numbers.setdefault(name, f"d{len(self.numbers)}")
 
-    def visit_block(self, block: BlockGraph) -> None:
+    def visit_block(self, block: ir.BlockGraph) -> None:
         for name in _block_dims(block):
             base = partial_base(name, block)
-            if base is not None and name == partial_dim(base):
+            if base is not None and name == ir.partial_dim(base):
                 self.visit([base])
-                self.numbers.setdefault(name, partial_dim(self.numbers[base]))
+                self.numbers.setdefault(name, ir.partial_dim(self.numbers[base]))
             self.visit([name])
 
 
-def attribute_dims(node: Apply) -> Iterator[str]:
+def attribute_dims(node: ir.Apply) -> Iterator[str]:
     attrs = dict(node.attrs)
     for name, kind in node.op.attributes.items():
         value = attrs[name]
@@ -299,21 +283,21 @@ def attribute_dims(node: Apply) -> Iterator[str]:
             yield from (n for n, _ in operand.extents)
 
 
-def _block_dims(block: BlockGraph) -> Iterator[str]:
+def _block_dims(block: ir.BlockGraph) -> Iterator[str]:
     yield from (s.dim for s in block.grid)
     if block.loop is not None:
         yield block.loop.dim
     for node in block.nodes:
         match node:
-            case Load() | Store():
-                yield from (d.name for d in dims_of(node.axes))
-            case Apply():
+            case ir.Load() | ir.Store():
+                yield from (d.name for d in ir.dims_of(node.axes))
+            case ir.Apply():
                 yield from attribute_dims(node)
-            case Accumulate() | RunningMax():
+            case ir.Accumulate() | ir.RunningMax():
                 pass
 
 
-def _backwards(graph: KernelGraph) -> list[KernelNode]:
+def _backwards(graph: ir.KernelGraph) -> list[ir.KernelNode]:
     """The nodes, operands first, in an order that the returned values decide."""
     made = {r: n for n in graph.nodes for r in results_of(n)}
     order = post_order(made, (r.value for r in graph.returns))
@@ -346,12 +330,12 @@ class Renaming:
     values: Names = field(default_factory=dict[str, str])
     inner: tuple[Names, ...] = ()
 
-    def graph(self, graph: KernelGraph) -> KernelGraph:
+    def graph(self, graph: ir.KernelGraph) -> ir.KernelGraph:
         """The graph under the new names."""
         dims = {n: _new_dim(self.dims, n) for n, _ in graph.extents}
         return replace(self, dims={**dims, **self.dims})._graph(graph)
 
-    def _graph(self, graph: KernelGraph) -> KernelGraph:
+    def _graph(self, graph: ir.KernelGraph) -> ir.KernelGraph:
         none: Names = {}
         blocks = iter((*self.inner, *(none for _ in graph.blocks)))
         return replace(
@@ -366,7 +350,7 @@ class Renaming:
             ),
             nodes=tuple(
                 self.block(n, next(blocks))
-                if isinstance(n, BlockGraph)
+                if isinstance(n, ir.BlockGraph)
                 else self.apply(n, self.values)
                 for n in graph.nodes
             ),
@@ -388,11 +372,11 @@ class Renaming:
             for axis in axes
         )
 
-    def apply(self, node: Apply, values: Names) -> Apply:
+    def apply(self, node: ir.Apply, values: Names) -> ir.Apply:
         """An operator node, where `values` are the names of its level."""
         kinds = node.op.attributes
 
-        def operand(value: Operand) -> Operand:
+        def operand(value: ir.Operand) -> ir.Operand:
             if isinstance(value, Scalar):
                 return value.rename(self.dims)
             return _new(values, value)
@@ -414,7 +398,7 @@ class Renaming:
             attrs=tuple(attrs),
         )
 
-    def block(self, block: BlockGraph, inner: Names) -> BlockGraph:
+    def block(self, block: ir.BlockGraph, inner: Names) -> ir.BlockGraph:
         """A block graph, where `inner` are the new names of its values."""
         grid = tuple(replace(s, dim=_new(self.dims, s.dim)) for s in block.grid)
         loop = block.loop and replace(block.loop, dim=_new(self.dims, block.loop.dim))
@@ -428,21 +412,21 @@ class Renaming:
             block, grid=grid, loop=loop, nodes=nodes, bounds=bounds, settled=settled
         )
 
-    def bound(self, bound: LoopBound) -> LoopBound:
+    def bound(self, bound: ir.LoopBound) -> ir.LoopBound:
         """A bound of a loop."""
         return replace(bound, dim=_new(self.dims, bound.dim))
 
-    def block_node(self, node: BlockNode, inner: Names) -> BlockNode:
+    def block_node(self, node: ir.BlockNode, inner: Names) -> ir.BlockNode:
         """One node of a block graph."""
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             return self.apply(node, inner)
-        level = self.values if isinstance(node, Store) else inner
+        level = self.values if isinstance(node, ir.Store) else inner
         result = _new(level, node.result)
         moved = replace(with_operands(node, inner), result=result, location=None)
-        if isinstance(moved, Load):
+        if isinstance(moved, ir.Load):
             source = _new(self.values, moved.source)
             return replace(moved, source=source, axes=self.axes(moved.axes))
-        if isinstance(moved, Store):
+        if isinstance(moved, ir.Store):
             return replace(moved, axes=self.axes(moved.axes))
         return moved
 
@@ -454,8 +438,8 @@ def _new(names: Names, name: str) -> str:
 def _new_dim(names: Names, name: str) -> str:
     if name in names:
         return names[name]
-    base = next((n for n in names if partial_dim(n) == name), None)
-    return name if base is None else partial_dim(names[base])
+    base = next((n for n in names if ir.partial_dim(n) == name), None)
+    return name if base is None else ir.partial_dim(names[base])
 
 
 # -- Fresh names -----------------------------------------------------------------------
@@ -464,10 +448,10 @@ def _new_dim(names: Names, name: str) -> str:
 class FreshNames:
     """Names that neither a graph nor its blocks use."""
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: ir.KernelGraph) -> None:
         self._used = {i.name for i in graph.given}
         for node in graph.nodes:
-            nodes = (node,) if isinstance(node, Apply) else node.nodes
+            nodes = (node,) if isinstance(node, ir.Apply) else node.nodes
             self._used.update(n.result for n in nodes)
 
     def fresh(self, base: str) -> str:
@@ -526,7 +510,7 @@ def diff(first: GraphLike, second: GraphLike) -> str:
     return "\n".join(_changes(a, _aligned(a, b)))
 
 
-def _same_hash(a: KernelGraph, b: KernelGraph) -> bool:
+def _same_hash(a: ir.KernelGraph, b: ir.KernelGraph) -> bool:
     try:
         return canonical_hash(a, schedule=True) == canonical_hash(b, schedule=True)
     except (KeyError, ValueError):
@@ -534,7 +518,7 @@ def _same_hash(a: KernelGraph, b: KernelGraph) -> bool:
         return False
 
 
-def _aligned(a: KernelGraph, b: KernelGraph) -> KernelGraph:
+def _aligned(a: ir.KernelGraph, b: ir.KernelGraph) -> ir.KernelGraph:
     """`b` with the names of `a` for what both have; inputs keep their names."""
     try:
         names_a, names_b = canonical_names(a), canonical_names(b)
@@ -582,7 +566,7 @@ def _missing_only(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, str]:
     return {n: free[at] for n, at in b.items() if n not in a and at in free}
 
 
-def _changes(a: KernelGraph, b: KernelGraph) -> Iterator[str]:
+def _changes(a: ir.KernelGraph, b: ir.KernelGraph) -> Iterator[str]:
     yield from _mapping("name", {"": a.name}, {"": b.name})
     inputs = [{i.name: str(i.type) for i in g.inputs} for g in (a, b)]
     yield from _mapping("input", *inputs)
@@ -596,7 +580,7 @@ def _changes(a: KernelGraph, b: KernelGraph) -> Iterator[str]:
     yield from _mapping("return", {"": returns[0]}, {"": returns[1]})
 
 
-def _extents(graph: KernelGraph) -> dict[str, object]:
+def _extents(graph: ir.KernelGraph) -> dict[str, object]:
     return {n: "?" if e is None else e for n, e in graph.extents}
 
 
@@ -611,7 +595,7 @@ def _mapping(what: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[
             yield f"{label}: {a[name]} -> {b[name]}"
 
 
-def _nodes(a: KernelGraph, b: KernelGraph) -> Iterator[str]:
+def _nodes(a: ir.KernelGraph, b: ir.KernelGraph) -> Iterator[str]:
     texts_a, texts_b = _node_texts(a), _node_texts(b)
     keys_a = [_key(n, b) for n in a.nodes]
     keys_b = [_key(n, a) for n in b.nodes]
@@ -625,18 +609,18 @@ def _nodes(a: KernelGraph, b: KernelGraph) -> Iterator[str]:
         yield from (f"+ {line}" for t in texts_b[start_b:end_b] for line in t)
 
 
-def _key(node: KernelNode, other: KernelGraph) -> str:
+def _key(node: ir.KernelNode, other: ir.KernelGraph) -> str:
     """By what a node is found in the other graph: a result that both have."""
-    if isinstance(node, Apply):
+    if isinstance(node, ir.Apply):
         return node.result
     shared = [r for block in other.blocks for r in block.results if r in node.results]
     return min(shared or node.results, default="")
 
 
-def _node_texts(graph: KernelGraph) -> list[list[str]]:
+def _node_texts(graph: ir.KernelGraph) -> list[list[str]]:
     """The lines of each node, as printed: head, body and end of a block."""
     heights = [
-        len(n.nodes) + 2 if isinstance(n, BlockGraph) else 1 for n in graph.nodes
+        len(n.nodes) + 2 if isinstance(n, ir.BlockGraph) else 1 for n in graph.nodes
     ]
     lines = str(graph).splitlines()[:-2]
     at = len(lines) - sum(heights)
@@ -648,9 +632,9 @@ def _node_texts(graph: KernelGraph) -> list[list[str]]:
 
 
 def _node(
-    a: KernelNode, b: KernelNode, text_a: Sequence[str], text_b: Sequence[str]
+    a: ir.KernelNode, b: ir.KernelNode, text_a: Sequence[str], text_b: Sequence[str]
 ) -> Iterator[str]:
-    if not (isinstance(a, BlockGraph) and isinstance(b, BlockGraph)):
+    if not (isinstance(a, ir.BlockGraph) and isinstance(b, ir.BlockGraph)):
         yield from _lines(text_a, text_b)
         return
     grid_a, grid_b = ({s.dim: s.tile for s in g.grid} for g in (a, b))
@@ -670,7 +654,7 @@ def _node(
         yield from (_INDENT + line.removeprefix(_INDENT) for line in found)
 
 
-def _loop(split: Split | None) -> str:
+def _loop(split: ir.Split | None) -> str:
     return "none" if split is None else f"{split.dim} / {split.tile}"
 
 

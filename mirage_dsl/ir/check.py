@@ -25,22 +25,7 @@ from mirage_dsl.core.types import (
     is_name,
     shown_integer,
 )
-from mirage_dsl.ir.graph import (
-    PREFETCHED,
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    KernelNode,
-    Load,
-    Return,
-    RunningMax,
-    Store,
-    dims_of,
-    partial_dim,
-    stages_of,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import (
     apply_type,
     block_node_type,
@@ -114,7 +99,7 @@ class BlockView:
         extents: Extents of all dims.
     """
 
-    block: BlockGraph
+    block: ir.BlockGraph
     index: int
     outer: Mapping[str, TensorType]
     extents: Extents
@@ -150,8 +135,10 @@ class BlockView:
                 types[node.result] = found
         return types, problems
 
-    def _operands_known(self, node: BlockNode, types: Mapping[str, TensorType]) -> bool:
-        if isinstance(node, Load):
+    def _operands_known(
+        self, node: ir.BlockNode, types: Mapping[str, TensorType]
+    ) -> bool:
+        if isinstance(node, ir.Load):
             return node.source in self.outer
         return all(v in types for v in operands_of(node))
 
@@ -163,17 +150,22 @@ class BlockView:
     @cached_property
     def stages(self) -> Mapping[str, str]:
         """Stage of each value."""
-        return stages_of(self.block)
+        return ir.stages_of(self.block)
 
     @cached_property
     def running(self) -> frozenset[str]:
         """Names of the running maxima."""
         return frozenset(
-            n.result for n in self.block.nodes if isinstance(n, RunningMax)
+            n.result for n in self.block.nodes if isinstance(n, ir.RunningMax)
         )
 
     def problem(
-        self, rule: str, node: BlockNode | None, message: str, hint: str, name: str = ""
+        self,
+        rule: str,
+        node: ir.BlockNode | None,
+        message: str,
+        hint: str,
+        name: str = "",
     ) -> Diagnostic:
         """A diagnostic about a node, or about the block."""
         where = self.name if node is None else _shown(node)
@@ -188,11 +180,11 @@ class BlockView:
         )
 
 
-def _shown(node: BlockNode) -> str:
+def _shown(node: ir.BlockNode) -> str:
     match node:
-        case Load():
+        case ir.Load():
             return f"load {node.source} as {node.result}"
-        case Store():
+        case ir.Store():
             return f"store {node.result}"
         case _:
             return node.result
@@ -207,32 +199,32 @@ def check_stages(view: BlockView) -> Iterator[Diagnostic]:
     for node in view.block.nodes:
         if mixed.intersection(operands_of(node)):
             # One mixture makes all that follows look wrong.
-            if not isinstance(node, Store):
+            if not isinstance(node, ir.Store):
                 mixed.add(node.result)
             continue
         found = list(_stage(view, node))
         yield from found
-        if found and isinstance(node, Apply):
+        if found and isinstance(node, ir.Apply):
             mixed.add(node.result)
 
 
-def _stage(view: BlockView, node: BlockNode) -> Iterator[Diagnostic]:
+def _stage(view: BlockView, node: ir.BlockNode) -> Iterator[Diagnostic]:
     match node:
-        case Apply():
+        case ir.Apply():
             yield from _no_mixture(view, node)
-        case RunningMax():
+        case ir.RunningMax():
             yield from _needs_body(view, node)
-        case Accumulate():
+        case ir.Accumulate():
             yield from _needs_body(view, node)
             if node.rescale is not None:
                 yield from _rescaling(view, node, node.rescale)
-        case Store():
+        case ir.Store():
             yield from _storable(view, node)
-        case Load():
+        case ir.Load():
             pass
 
 
-def _no_mixture(view: BlockView, node: Apply) -> Iterator[Diagnostic]:
+def _no_mixture(view: BlockView, node: ir.Apply) -> Iterator[Diagnostic]:
     stages = {view.stages[v]: v for v in node.values}
     if "body" in stages and "after" in stages:
         yield view.problem(
@@ -244,11 +236,13 @@ def _no_mixture(view: BlockView, node: Apply) -> Iterator[Diagnostic]:
         )
 
 
-def _needs_body(view: BlockView, node: Accumulate | RunningMax) -> Iterator[Diagnostic]:
+def _needs_body(
+    view: BlockView, node: ir.Accumulate | ir.RunningMax
+) -> Iterator[Diagnostic]:
     stage = view.stages[node.operand]
     if stage == "body":
         return
-    what = "an accumulator" if isinstance(node, Accumulate) else "a running maximum"
+    what = "an accumulator" if isinstance(node, ir.Accumulate) else "a running maximum"
     found = "before the loop" if stage == "before" else "after the loop"
     yield view.problem(
         "stage",
@@ -258,7 +252,9 @@ def _needs_body(view: BlockView, node: Accumulate | RunningMax) -> Iterator[Diag
     )
 
 
-def _rescaling(view: BlockView, node: Accumulate, largest: str) -> Iterator[Diagnostic]:
+def _rescaling(
+    view: BlockView, node: ir.Accumulate, largest: str
+) -> Iterator[Diagnostic]:
     if not node.adds:
         yield view.problem(
             "rescale",
@@ -284,7 +280,7 @@ def _rescaling(view: BlockView, node: Accumulate, largest: str) -> Iterator[Diag
         )
 
 
-def _storable(view: BlockView, node: Store) -> Iterator[Diagnostic]:
+def _storable(view: BlockView, node: ir.Store) -> Iterator[Diagnostic]:
     if view.stages[node.operand] == "body":
         yield view.problem(
             "stage",
@@ -304,7 +300,7 @@ WARPS = (1, 2, 4, 8, 16, 32)
 
 
 def slice_problem(
-    node: Apply, extents: Extents, block: int | None
+    node: ir.Apply, extents: Extents, block: int | None
 ) -> Iterator[Diagnostic]:
     """A slice whose bounds do not lie in its dim."""
     part = node.sliced
@@ -356,7 +352,7 @@ def _defined_before(view: BlockView) -> Iterator[Diagnostic]:
                 names = listed(known) or "no value so far"
                 what, hint = "is not defined", f"expected one of {names}"
             yield view.problem("defined", node, f"{name} {what}", hint, name)
-        if not isinstance(node, Store):
+        if not isinstance(node, ir.Store):
             known.add(node.result)
 
 
@@ -388,11 +384,11 @@ def _grid(view: BlockView) -> Iterator[Diagnostic]:
             yield view.problem(
                 "grid", None, f"the grid splits {name} twice", "split it once", name
             )
-        if view.block.grid_split(partial_dim(name)) is not None:
+        if view.block.grid_split(ir.partial_dim(name)) is not None:
             yield view.problem(
                 "grid",
                 None,
-                f"the grid splits both {name} and {partial_dim(name)}",
+                f"the grid splits both {name} and {ir.partial_dim(name)}",
                 "one of them would have no name for its parts; rename it before",
                 name,
             )
@@ -458,8 +454,8 @@ def _loop(view: BlockView) -> Iterator[Diagnostic]:
 def _pieces(view: BlockView) -> Iterator[Diagnostic]:
     loop = None if view.block.loop is None else view.block.loop.dim
     for node in (*view.block.loads, *view.block.stores):
-        for dim in dims_of(node.axes):
-            partial = isinstance(node, Store) and partial_base(dim.name, view.block)
+        for dim in ir.dims_of(node.axes):
+            partial = isinstance(node, ir.Store) and partial_base(dim.name, view.block)
             if dim.grid and not partial and view.block.grid_split(dim.name) is None:
                 split = ", ".join(s.dim for s in view.block.grid) or "nothing"
                 yield view.problem(
@@ -481,7 +477,10 @@ def _pieces(view: BlockView) -> Iterator[Diagnostic]:
 
 def _views(view: BlockView) -> Iterator[Diagnostic]:
     for node in view.block.nodes:
-        if not isinstance(node, Apply) or node.op.kind not in (Kind.VIEW, Kind.CONCAT):
+        if not isinstance(node, ir.Apply) or node.op.kind not in (
+            Kind.VIEW,
+            Kind.CONCAT,
+        ):
             continue
         if node.op.kind is Kind.VIEW:
             yield from slice_problem(node, view.extents, view.index)
@@ -530,7 +529,7 @@ def _gathers(view: BlockView) -> Iterator[Diagnostic]:
             continue
         source = node.values[0]
         load = made[source]
-        if not isinstance(load, Load) or _is_nowhere(view, load):
+        if not isinstance(load, ir.Load) or _is_nowhere(view, load):
             yield view.problem(
                 "gather",
                 node,
@@ -540,7 +539,7 @@ def _gathers(view: BlockView) -> Iterator[Diagnostic]:
             )
 
 
-def _is_nowhere(view: BlockView, load: Load) -> bool:
+def _is_nowhere(view: BlockView, load: ir.Load) -> bool:
     """Whether what is loaded lies in no memory."""
     known = view.outer.get(load.source)
     return known is not None and known.space is MemorySpace.NOWHERE
@@ -553,7 +552,7 @@ def _joins(view: BlockView) -> Iterator[Diagnostic]:
     such, and the dim is none that is loaded.
     """
     joins = [n for n in view.block.applies if n.op.kind is Kind.CONCAT]
-    known = {d.name for load in view.block.loads for d in dims_of(load.axes)}
+    known = {d.name for load in view.block.loads for d in ir.dims_of(load.axes)}
     first: dict[str, tuple[Counter[Dim], int]] = {}
     for node in joins:
         to, pieces = str(node.attr("to")), _joined_pieces(view, node)
@@ -571,14 +570,14 @@ def _joins(view: BlockView) -> Iterator[Diagnostic]:
             )
 
 
-def _operand_dims(view: BlockView, node: Apply) -> list[Dim]:
+def _operand_dims(view: BlockView, node: ir.Apply) -> list[Dim]:
     """The dims that a concat joins, with their splits, as far as types follow."""
     typed = ((view.types.get(value), name) for value, name in _viewed_dims(node))
     found = (None if known is None else known.dim(name) for known, name in typed)
     return [dim for dim in found if dim is not None]
 
 
-def _joined_pieces(view: BlockView, node: Apply) -> tuple[Counter[Dim], int] | None:
+def _joined_pieces(view: BlockView, node: ir.Apply) -> tuple[Counter[Dim], int] | None:
     """Joined dims that are split or of unknown extent, and the extent of the others."""
     dims = _operand_dims(view, node)
     if len(dims) != len(node.values):
@@ -590,7 +589,7 @@ def _joined_pieces(view: BlockView, node: Apply) -> tuple[Counter[Dim], int] | N
     )
 
 
-def _viewed_dims(node: Apply) -> Iterator[tuple[str, str]]:
+def _viewed_dims(node: ir.Apply) -> Iterator[tuple[str, str]]:
     """Operands with the dims of them that a view rearranges, or a concat joins."""
     attrs = dict(node.attrs)
     joins = node.op.kind is Kind.CONCAT
@@ -609,7 +608,7 @@ def _stores(view: BlockView) -> Iterator[Diagnostic]:
             "store", None, "it stores nothing", "store a value or remove the block"
         )
     for node in view.block.stores:
-        dims = dims_of(node.axes)
+        dims = ir.dims_of(node.axes)
         twice = [n for n, c in Counter(d.name for d in dims).items() if c > 1]
         if twice:
             yield view.problem(
@@ -637,7 +636,7 @@ def _stores(view: BlockView) -> Iterator[Diagnostic]:
 
 
 def _grid_stored(
-    view: BlockView, node: Store, dims: tuple[Dim, ...]
+    view: BlockView, node: ir.Store, dims: tuple[Dim, ...]
 ) -> Iterator[Diagnostic]:
     block = view.block
     own = [d.name for d in dims if d.grid and not d.loop]
@@ -646,7 +645,7 @@ def _grid_stored(
         if block.axis_of[axis[0].dim] not in stored:
             name = " & ".join(s.dim for s in axis)
             parts = [Dim(s.dim, grid=True) for s in axis]
-            partial = [Dim(partial_dim(s.dim), grid=True) for s in axis]
+            partial = [Dim(ir.partial_dim(s.dim), grid=True) for s in axis]
             listed = " nor ".join(map(str, (*parts, *partial[:1])))
             yield view.problem(
                 "store",
@@ -659,7 +658,7 @@ def _grid_stored(
 
 
 def _store_fits(
-    view: BlockView, node: Store, dims: tuple[Dim, ...]
+    view: BlockView, node: ir.Store, dims: tuple[Dim, ...]
 ) -> Iterator[Diagnostic]:
     operand = view.types.get(node.operand)
     if operand is None:
@@ -700,11 +699,12 @@ def _schedule(view: BlockView) -> Iterator[Diagnostic]:
             "take one of these",
         )
     prefetch = view.block.schedule.prefetch
-    if prefetch not in PREFETCHED:
+    if prefetch not in ir.PREFETCHED:
+        known = ", ".join(map(str, ir.PREFETCHED))
         yield view.problem(
             "schedule",
             None,
-            f"prefetch({prefetch}), expected one of {', '.join(map(str, PREFETCHED))}",
+            f"prefetch({prefetch}), expected one of {known}",
             "take 0 to ask for nothing ahead",
         )
     if stages < 1:
@@ -751,7 +751,7 @@ def _bounds(view: BlockView) -> Iterator[Diagnostic]:
             )
     if block.bounds or block.settled:
         for node in block.nodes:
-            if isinstance(node, Accumulate) and node.reduction is None:
+            if isinstance(node, ir.Accumulate) and node.reduction is None:
                 yield view.problem(
                     "bounds",
                     node,
@@ -772,7 +772,7 @@ def _settled(view: BlockView) -> Iterator[Diagnostic]:
                 settled.value,
             )
         node = made.get(settled.value)
-        compares = isinstance(node, Apply) and node.op.truth is Truth.COMPARES
+        compares = isinstance(node, ir.Apply) and node.op.truth is Truth.COMPARES
         if not compares or view.stages[settled.value] != "body":
             yield view.problem(
                 "settled",
@@ -819,7 +819,7 @@ def check_block(view: BlockView) -> Iterator[Diagnostic]:
 class KernelView:
     """A kernel graph with what its rules ask of it."""
 
-    graph: KernelGraph
+    graph: ir.KernelGraph
 
     @cached_property
     def inferred(self) -> tuple[dict[str, TensorType], list[Diagnostic]]:
@@ -827,7 +827,7 @@ class KernelView:
         types = {i.name: i.type for i in self.graph.given}
         problems: list[Diagnostic] = []
         for node in self.graph.nodes:
-            if isinstance(node, BlockGraph):
+            if isinstance(node, ir.BlockGraph):
                 types.update({s.result: store_type(s) for s in node.stores})
             elif all(v in types for v in node.values):
                 operands = [types[v] for v in node.values]
@@ -848,11 +848,11 @@ class KernelView:
         return tuple(
             BlockView(node, i, self.types, self.graph.extent_of)
             for i, node in enumerate(self.graph.nodes)
-            if isinstance(node, BlockGraph)
+            if isinstance(node, ir.BlockGraph)
         )
 
 
-def _type_problem(node: Apply, error: CheckError) -> Diagnostic:
+def _type_problem(node: ir.Apply, error: CheckError) -> Diagnostic:
     return Diagnostic(
         "type",
         f"{node.result}: {error.message}",
@@ -883,11 +883,11 @@ def _defined(view: KernelView) -> Iterator[Diagnostic]:
     known = {i.name for i in view.graph.given}
     later = {r for n in view.graph.nodes for r in results_of(n)}
     for i, node in enumerate(view.graph.nodes):
-        block = i if isinstance(node, BlockGraph) else None
+        block = i if isinstance(node, ir.BlockGraph) else None
         for name in operands_of(node):
             if name in known:
                 continue
-            reads = node.loads if isinstance(node, BlockGraph) else ()
+            reads = node.loads if isinstance(node, ir.BlockGraph) else ()
             reader = next((n for n in reads if n.source == name), node)
             what = "is defined only later" if name in later else "is not defined"
             user = ", ".join(results_of(node))
@@ -1021,7 +1021,7 @@ def _library_extents(view: KernelView) -> Iterator[Diagnostic]:
                 )
 
 
-def _library_problem(node: Apply, extents: Mapping[str, int | None]) -> str | None:
+def _library_problem(node: ir.Apply, extents: Mapping[str, int | None]) -> str | None:
     """What is wrong with the extents of a library operator's dims, or None."""
     carried = node.op.carried
     whole = {
@@ -1048,8 +1048,8 @@ def _library_problem(node: Apply, extents: Mapping[str, int | None]) -> str | No
     return None
 
 
-def _maker(node: KernelNode) -> str:
-    if isinstance(node, Apply):
+def _maker(node: ir.KernelNode) -> str:
+    if isinstance(node, ir.Apply):
         return f"what makes {node.result}"
     return f"the block of {', '.join(node.results)}"
 
@@ -1125,7 +1125,7 @@ def _returns(view: KernelView) -> Iterator[Diagnostic]:
             yield from _return_fits(item, view.types[item.value])
 
 
-def _return_fits(item: Return, value: TensorType) -> Iterator[Diagnostic]:
+def _return_fits(item: ir.Return, value: TensorType) -> Iterator[Diagnostic]:
     name, returned = item.value, item.type
     if Counter(returned.dims) != Counter(d.whole for d in value.dims):
         yield Diagnostic(
@@ -1149,7 +1149,7 @@ def _unused(view: KernelView) -> Iterator[Diagnostic]:
     used = {r.value for r in view.graph.returns}
     used |= read_by(view.graph.nodes)
     for i, node in enumerate(view.graph.nodes):
-        makers = node.stores if isinstance(node, BlockGraph) else (node,)
+        makers = node.stores if isinstance(node, ir.BlockGraph) else (node,)
         for maker in makers:
             name = maker.result
             if name not in used:
@@ -1158,7 +1158,7 @@ def _unused(view: KernelView) -> Iterator[Diagnostic]:
                     f"nothing reads {name}",
                     name,
                     "remove what computes it, or return it",
-                    i if isinstance(node, BlockGraph) else None,
+                    i if isinstance(node, ir.BlockGraph) else None,
                     maker.location,
                 )
 
@@ -1202,7 +1202,7 @@ def check(graph: GraphLike) -> list[Diagnostic]:
     return [found for rule in KERNEL_RULES for found in rule(view)]
 
 
-def check_or_raise(graph: KernelGraph) -> None:
+def check_or_raise(graph: ir.KernelGraph) -> None:
     """Check `graph`.
 
     Raises:

@@ -22,20 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from mirage_dsl.core.errors import CheckError, DTypeError, ShapeError
 from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, dtype_named
 from mirage_dsl.core.work import look
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.check import check_or_raise
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    Factored,
-    KernelGraph,
-    Load,
-    LoopBound,
-    Return,
-    RunningMax,
-    Store,
-    dims_of,
-)
 from mirage_dsl.ir.infer import block_types, kernel_types, library_shapes, operand_axes
 from mirage_dsl.ir.maps import (
     bind_extents,
@@ -389,7 +377,7 @@ class NamedArrays(Generic[V]):
         return Named(named.value, tuple(new(n) for n in named.labels), masks)
 
     def view(
-        self, node: Apply, named: Named[V], extents: Mapping[str, int] | None = None
+        self, node: ir.Apply, named: Named[V], extents: Mapping[str, int] | None = None
     ) -> Named[V]:
         """Apply a row of `Kind.VIEW`: attributes say which view it is."""
         attrs: dict[str, Any] = dict(node.attrs)
@@ -415,7 +403,7 @@ class NamedArrays(Generic[V]):
         return self.relabelled(replace(named, value=taken), {part.dim: part.to})
 
     def refactored(
-        self, named: Named[V], factored: Factored, sizes: Sequence[int]
+        self, named: Named[V], factored: ir.Factored, sizes: Sequence[int]
     ) -> Named[V]:
         """Several axes made one, or one several of these sizes, behind all others."""
         whole, factors = (factored.whole,), factored.factors
@@ -428,7 +416,7 @@ class NamedArrays(Generic[V]):
         return Named(value, (*rest, *new), named.masks)
 
     def library(
-        self, node: Apply, operands: Sequence[Named[V]], extents: Mapping[str, int]
+        self, node: ir.Apply, operands: Sequence[Named[V]], extents: Mapping[str, int]
     ) -> Named[V]:
         """Apply a library operator to its operands as it sees them."""
         shapes, shape = library_shapes(node, extents)
@@ -443,7 +431,7 @@ class NamedArrays(Generic[V]):
 
     def apply(
         self,
-        node: Apply,
+        node: ir.Apply,
         operands: Sequence[Named[V]],
         extents: Mapping[str, int] | None = None,
     ) -> Named[V]:
@@ -481,7 +469,7 @@ _Met = Callable[[NDArray[np.int64], int, NDArray[np.int64], int], NDArray[np.boo
 
 
 def evaluate_block(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     outer: Mapping[str, Named[V]],
     extents: Mapping[str, int],
     domain: Domain[V],
@@ -509,7 +497,7 @@ class BlockEvaluation(Generic[V]):
 
     def __init__(
         self,
-        block: BlockGraph,
+        block: ir.BlockGraph,
         extents: Mapping[str, int],
         arrays: NamedArrays[V],
     ) -> None:
@@ -525,18 +513,18 @@ class BlockEvaluation(Generic[V]):
         for node in self.block.nodes:
             look()
             match node:
-                case Load():
+                case ir.Load():
                     if node.source not in outer:
                         raise CheckError(f"load {node.source}: no such tensor")
                     self.values[node.result] = self.load(node, outer[node.source])
-                case Apply():
+                case ir.Apply():
                     self.values[node.result] = self.apply(node)
-                case Accumulate():
+                case ir.Accumulate():
                     self.values[node.result] = self.accumulate(node)
-                case RunningMax():
+                case ir.RunningMax():
                     self.values[node.result] = self.running_max(node)
                     self.running.add(node.result)
-                case Store():
+                case ir.Store():
                     stored[node.result] = self.store(node)
         return stored
 
@@ -553,8 +541,8 @@ class BlockEvaluation(Generic[V]):
 
     # -- Loads ---------------------------------------------------------------------
 
-    def load(self, node: Load, source: Named[V]) -> Named[V]:
-        dims = dims_of(node.axes)
+    def load(self, node: ir.Load, source: Named[V]) -> Named[V]:
+        dims = ir.dims_of(node.axes)
         named = self.arrays.arranged(source, [d.name for d in dims])
         for dim in dims:
             named = self.piece(named, dim)
@@ -621,7 +609,7 @@ class BlockEvaluation(Generic[V]):
 
     # -- Operators -----------------------------------------------------------------
 
-    def apply(self, node: Apply) -> Named[V]:
+    def apply(self, node: ir.Apply) -> Named[V]:
         operands = [
             self.value(o) if isinstance(o, str) else Named(self.constant(o), ())
             for o in node.operands
@@ -630,14 +618,14 @@ class BlockEvaluation(Generic[V]):
             return self.scanned_on(node, operands[0])
         return self.settle(node, self.arrays.apply(node, operands))
 
-    def goes_on(self, node: Apply, operand: Named[V]) -> bool:
+    def goes_on(self, node: ir.Apply, operand: Named[V]) -> bool:
         """Whether a scan is of pieces of the loop, one iteration behind another."""
         loop = self.block.loop
         if loop is None or node.along != (loop.dim,) or LOOP not in operand.labels:
             return False
         return self.arrays.extent(operand, loop.dim) == self.loop_tile(loop.dim)
 
-    def scanned_on(self, node: Apply, operand: Named[V]) -> Named[V]:
+    def scanned_on(self, node: ir.Apply, operand: Named[V]) -> Named[V]:
         """A scan over all iterations; what is no element joins as if it were not."""
         total = table.total_of(node.op)
         assert total is not None
@@ -650,7 +638,7 @@ class BlockEvaluation(Generic[V]):
         """The value of a constant."""
         return self.arrays.domain.constant(number, self.extents)
 
-    def running_max(self, node: RunningMax) -> Named[V]:
+    def running_max(self, node: ir.RunningMax) -> Named[V]:
         named = self.visited(self.in_body(node.operand, "running_max"), -math.inf)
         named = self.masked_iterations(named, -math.inf)
         largest = self.arrays.domain.running_max(named.value, named.axis(LOOP))
@@ -671,7 +659,7 @@ class BlockEvaluation(Generic[V]):
             named = self._only(self._iterations(bound, bound.met), named, fill)
         return named
 
-    def _iterations(self, bound: LoopBound, met: _Met) -> Inside:
+    def _iterations(self, bound: ir.LoopBound, met: _Met) -> Inside:
         """Which iterations of which blocks a bound lets through, or covers."""
         loop = self.block.loop
         assert loop is not None
@@ -694,7 +682,7 @@ class BlockEvaluation(Generic[V]):
         value = self.arrays.domain.mask(named.value, keep.aligned(named.labels), fill)
         return replace(named, value=value)
 
-    def settle(self, node: Apply, named: Named[V]) -> Named[V]:
+    def settle(self, node: ir.Apply, named: Named[V]) -> Named[V]:
         """A truth value as it is taken where its bounds cover iterations."""
         for settled in self.block.settled:
             if settled.value == node.result:
@@ -705,7 +693,7 @@ class BlockEvaluation(Generic[V]):
 
     # -- Accumulators --------------------------------------------------------------
 
-    def accumulate(self, node: Accumulate) -> Named[V]:
+    def accumulate(self, node: ir.Accumulate) -> Named[V]:
         named = self.in_body(node.operand, "accumulate")
         reduction = node.reduction
         if reduction is None:
@@ -774,9 +762,9 @@ class BlockEvaluation(Generic[V]):
 
     # -- Stores --------------------------------------------------------------------
 
-    def store(self, node: Store) -> Named[V]:
+    def store(self, node: ir.Store) -> Named[V]:
         named = self.value(node.operand)
-        dims = dims_of(node.axes)
+        dims = ir.dims_of(node.axes)
         for dim in dims:
             base = partial_base(dim.name, self.block) if dim.grid else None
             if base is not None:
@@ -816,14 +804,14 @@ class BlockEvaluation(Generic[V]):
 
 
 BlockEvaluator = Callable[
-    [BlockGraph, Mapping[str, Named[Any]], Mapping[str, int], Domain[Any]],
+    [ir.BlockGraph, Mapping[str, Named[Any]], Mapping[str, int], Domain[Any]],
     dict[str, Named[Any]],
 ]
 """What gives the stored tensors of a block: `evaluate_block`, or another level."""
 
 
 def evaluate(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     inputs: Sequence[V],
     domain: Domain[V],
     blocks: BlockEvaluator = evaluate_block,
@@ -853,11 +841,11 @@ def evaluate(
     for node, gone in zip(graph.nodes, ended, strict=True):
         look()
         match node:
-            case Apply():
+            case ir.Apply():
                 values[node.result] = _apply(
                     arrays, node, values, extents, types[node.result]
                 )
-            case BlockGraph():
+            case ir.BlockGraph():
                 block_types(node, types)
                 values.update(blocks(node, values, extents, domain))
         for value in gone:
@@ -889,7 +877,7 @@ def index_values(
 
 def _apply(
     arrays: NamedArrays[V],
-    node: Apply,
+    node: ir.Apply,
     values: Mapping[str, Named[V]],
     extents: Mapping[str, int],
     result: TensorType,
@@ -905,7 +893,7 @@ def _apply(
     return Named(arrays.domain.cast(found.value, result.dtype), found.labels)
 
 
-def _to_caller(arrays: NamedArrays[V], item: Return, named: Named[V]) -> V:
+def _to_caller(arrays: NamedArrays[V], item: ir.Return, named: Named[V]) -> V:
     if sorted(item.type.names) != sorted(map(str, named.labels)):
         raise CheckError(
             f"returned {item.value} has the dims {', '.join(map(str, named.labels))}, "

@@ -29,22 +29,7 @@ from mirage_dsl.core.types import (
     flat_type,
     promote,
 )
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    AttrValue,
-    BlockGraph,
-    BlockNode,
-    Factored,
-    KernelGraph,
-    Load,
-    RunningMax,
-    Split,
-    Store,
-    accumulator_kinds,
-    dims_of,
-    is_accumulated,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.maps import partial_base
 from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator, Truth
 
@@ -56,13 +41,13 @@ from mirage_dsl.ops.definition import AttributeKind, Formats, Kind, Operator, Tr
 # not know that they are not.
 
 
-def check_load(node: Load, block: BlockGraph) -> None:
+def check_load(node: ir.Load, block: ir.BlockGraph) -> None:
     """A load has a part of one dim of an axis.
 
     Raises:
         CheckError: It has parts of two, or iterates over a part.
     """
-    for axis, parts in _parts(dims_of(node.axes), block):
+    for axis, parts in _parts(ir.dims_of(node.axes), block):
         if len(parts) > 1:
             raise _meeting(f"load {node.source}", parts, axis)
         if any(d.loop for d in parts):
@@ -70,7 +55,10 @@ def check_load(node: Load, block: BlockGraph) -> None:
 
 
 def check_apply(
-    node: Apply, operands: Sequence[TensorType], result: TensorType, block: BlockGraph
+    node: ir.Apply,
+    operands: Sequence[TensorType],
+    result: TensorType,
+    block: ir.BlockGraph,
 ) -> None:
     """The dims of an axis stay apart, and parts of them stay what they are.
 
@@ -84,20 +72,20 @@ def check_apply(
             raise _alone(f"{node.op.name} takes away {parts[0]}", parts, axis)
 
 
-def check_store(node: Store, block: BlockGraph) -> None:
+def check_store(node: ir.Store, block: ir.BlockGraph) -> None:
     """A store has one dim of an axis: a part, or the number of parts of one.
 
     Raises:
         CheckError: It has several.
     """
-    for axis, found in _parts(dims_of(node.axes), block, numbers=True):
+    for axis, found in _parts(ir.dims_of(node.axes), block, numbers=True):
         if len(found) > 1:
             raise _meeting(f"store {node.result}", found, axis)
 
 
 def _parts(
-    dims: Iterable[Dim], block: BlockGraph, *, numbers: bool = False
-) -> Iterator[tuple[Sequence[Split], list[Dim]]]:
+    dims: Iterable[Dim], block: ir.BlockGraph, *, numbers: bool = False
+) -> Iterator[tuple[Sequence[ir.Split], list[Dim]]]:
     """The parts of dims that share an axis with others, by axis.
 
     With `numbers` also the dims `k#` that number such parts.
@@ -115,7 +103,7 @@ def _parts(
             yield block.axes[at], parts
 
 
-def _meeting(what: str, parts: Sequence[Dim], axis: Sequence[Split]) -> CheckError:
+def _meeting(what: str, parts: Sequence[Dim], axis: Sequence[ir.Split]) -> CheckError:
     return CheckError(
         f"{what}: {_listed(parts)} meet, but one axis of the grid splits "
         f"{_listed(s.dim for s in axis)}, so a block has tiles of equal number only; "
@@ -123,7 +111,7 @@ def _meeting(what: str, parts: Sequence[Dim], axis: Sequence[Split]) -> CheckErr
     )
 
 
-def _alone(what: str, parts: Sequence[Dim], axis: Sequence[Split]) -> CheckError:
+def _alone(what: str, parts: Sequence[Dim], axis: Sequence[ir.Split]) -> CheckError:
     return CheckError(
         f"{what}, but one axis of the grid splits {_listed(s.dim for s in axis)}; "
         f"give {parts[0].name} an axis of its own"
@@ -193,7 +181,7 @@ def _is_truth(op: Operator, operands: Sequence[DType | Scalar]) -> bool:
 
 
 def apply_type(
-    node: Apply, types: Sequence[TensorType], *, in_block: bool
+    node: ir.Apply, types: Sequence[TensorType], *, in_block: bool
 ) -> TensorType:
     """The type of an operator's result.
 
@@ -234,7 +222,9 @@ def apply_type(
             return _library_type(node, types, space)
 
 
-def _apply_dtype(node: Apply, types: Sequence[TensorType], *, in_block: bool) -> DType:
+def _apply_dtype(
+    node: ir.Apply, types: Sequence[TensorType], *, in_block: bool
+) -> DType:
     """The format of a result of operands in formats that go together."""
     given = iter(types)
     operands = [
@@ -248,7 +238,7 @@ def _apply_dtype(node: Apply, types: Sequence[TensorType], *, in_block: bool) ->
     return result_dtype(node.op, operands, in_block=in_block)
 
 
-def _check_contraction(node: Apply, types: Sequence[TensorType]) -> None:
+def _check_contraction(node: ir.Apply, types: Sequence[TensorType]) -> None:
     _check_over(node, types)
     left, right = types[0].dtype, types[1].dtype
     if boolean in (left, right):
@@ -336,7 +326,7 @@ def check_numbers(op: Operator, operands: Sequence[DType | Scalar]) -> None:
             )
 
 
-def _check_form(node: Apply) -> None:
+def _check_form(node: ir.Apply) -> None:
     op, given = node.op, {name for name, _ in node.attrs}
     if op.arity >= 0 and len(node.operands) != op.arity:
         raise CheckError(
@@ -360,7 +350,7 @@ def _check_form(node: Apply) -> None:
         raise CheckError(f"{op.name} needs tensors, found a constant")
 
 
-def _fits(value: AttrValue, kind: AttributeKind, distinct: bool) -> bool:
+def _fits(value: ir.AttrValue, kind: AttributeKind, distinct: bool) -> bool:
     match kind:
         case AttributeKind.DIMS | AttributeKind.NEW_DIMS:
             if not isinstance(value, tuple):
@@ -376,7 +366,7 @@ def _fits(value: AttrValue, kind: AttributeKind, distinct: bool) -> bool:
             return isinstance(value, str)
 
 
-def _check_over(node: Apply, types: Sequence[TensorType]) -> None:
+def _check_over(node: ir.Apply, types: Sequence[TensorType]) -> None:
     for name in node.over:
         if any(name not in t.names for t in types):
             have = "; ".join(", ".join(t.names) or "no dims" for t in types)
@@ -387,7 +377,7 @@ def _check_over(node: Apply, types: Sequence[TensorType]) -> None:
         raise CheckError(f"{node.op.name} needs at least one dim in `over`")
 
 
-def _check_along(node: Apply, source: TensorType, space: MemorySpace) -> None:
+def _check_along(node: ir.Apply, source: TensorType, space: MemorySpace) -> None:
     axes = node.axes("along")
     if len(axes) != 1 or not axes[0] or len(set(axes[0])) < len(axes[0]):
         raise CheckError(f"{node.op.name} goes along one axis, found {axes}")
@@ -424,7 +414,7 @@ def _check_in_block(what: str, dtype: DType) -> None:
         )
 
 
-def _view_type(node: Apply, source: TensorType, space: MemorySpace) -> TensorType:
+def _view_type(node: ir.Apply, source: TensorType, space: MemorySpace) -> TensorType:
     attrs = dict(node.attrs)
     if "dtype" in attrs:
         dtype = _cast_dtype(str(attrs["dtype"]))
@@ -458,7 +448,7 @@ def _view_type(node: Apply, source: TensorType, space: MemorySpace) -> TensorTyp
 
 
 def _factored_type(
-    node: Apply, source: TensorType, space: MemorySpace, factored: Factored
+    node: ir.Apply, source: TensorType, space: MemorySpace, factored: ir.Factored
 ) -> TensorType:
     """Several dims as one, where the first of them is, or one as several."""
     whole, factors = (factored.whole,), factored.factors
@@ -480,7 +470,7 @@ def _factored_type(
 
 
 def _gather_type(
-    node: Apply, source: TensorType, index: TensorType, space: MemorySpace
+    node: ir.Apply, source: TensorType, index: TensorType, space: MemorySpace
 ) -> TensorType:
     dim = str(node.attr("dim"))
     if dim not in source.names:
@@ -504,7 +494,7 @@ def _gather_type(
 
 
 def _concat_type(
-    node: Apply, types: Sequence[TensorType], space: MemorySpace
+    node: ir.Apply, types: Sequence[TensorType], space: MemorySpace
 ) -> TensorType:
     joined, to = dict(node.attrs)["dims"], str(node.attr("to"))
     assert isinstance(joined, tuple)
@@ -529,7 +519,7 @@ def _concat_type(
 
 
 def _library_type(
-    node: Apply, types: Sequence[TensorType], space: MemorySpace
+    node: ir.Apply, types: Sequence[TensorType], space: MemorySpace
 ) -> TensorType:
     op = node.op
     if space is not MemorySpace.DEVICE:
@@ -563,7 +553,7 @@ def _library_type(
     return flat_type(op.gives or types[0].dtype, tuple(map(Dim, made.names)), space)
 
 
-def operand_axes(node: Apply) -> list[AxisNames]:
+def operand_axes(node: ir.Apply) -> list[AxisNames]:
     """The axes of the operands of a library operator, in their order."""
     kinds, ranks = node.op.attributes, node.numbers.get("ranks")
     if ranks is not None:
@@ -573,7 +563,7 @@ def operand_axes(node: Apply) -> list[AxisNames]:
     return [value for value in values if isinstance(value, AxisNames)]
 
 
-def library_dims(node: Apply) -> Iterator[str]:
+def library_dims(node: ir.Apply) -> Iterator[str]:
     """The dims of a library operator's operands and result, in their axes' order."""
     for axes in operand_axes(node):
         yield from axes.names
@@ -583,7 +573,7 @@ def library_dims(node: Apply) -> Iterator[str]:
 
 
 def library_shapes(
-    node: Apply, extents: Mapping[str, int]
+    node: ir.Apply, extents: Mapping[str, int]
 ) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
     """The shapes of the operands of a library operator as it sees them, and its own.
 
@@ -601,7 +591,7 @@ def library_shapes(
 
 
 def block_types(
-    block: BlockGraph, outer: Mapping[str, TensorType]
+    block: ir.BlockGraph, outer: Mapping[str, TensorType]
 ) -> dict[str, TensorType]:
     """Types of all values of a block, given those of the kernel level.
 
@@ -617,7 +607,7 @@ def block_types(
 
 
 def keep_block_types(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     outer: Mapping[str, TensorType],
     types: Mapping[str, TensorType],
 ) -> None:
@@ -627,19 +617,19 @@ def keep_block_types(
 
 
 def _block_types(
-    block: BlockGraph, outer: Mapping[str, TensorType]
+    block: ir.BlockGraph, outer: Mapping[str, TensorType]
 ) -> dict[str, TensorType]:
     types: dict[str, TensorType] = {}
     for node in block.nodes:
         inferred = block_node_type(node, block, types, outer)
-        if not isinstance(node, Store):
+        if not isinstance(node, ir.Store):
             types[node.result] = inferred
     return types
 
 
 def block_node_type(
-    node: BlockNode,
-    block: BlockGraph,
+    node: ir.BlockNode,
+    block: ir.BlockGraph,
     types: Mapping[str, TensorType],
     outer: Mapping[str, TensorType],
 ) -> TensorType:
@@ -655,30 +645,30 @@ def block_node_type(
         CheckError: A type rule does not hold.
     """
     match node:
-        case Load():
+        case ir.Load():
             result = _load_type(node, outer)
             check_load(node, block)
             return result
-        case Apply():
+        case ir.Apply():
             operands = [_lookup(v, types) for v in node.values]
             result = apply_type(node, operands, in_block=True)
             check_apply(node, operands, result, block)
             return result
-        case Accumulate():
+        case ir.Accumulate():
             return _accumulator_type(node, types, block)
-        case RunningMax():
+        case ir.RunningMax():
             operand = _lookup(node.operand, types)
             if operand.dtype.is_integer:
                 raise CheckError(f"running max of {operand.dtype}; use to_f32")
             dims = operand.dims
             return flat_type(f32, dims, MemorySpace.REGISTER)
-        case Store():
+        case ir.Store():
             check_stored(node, _lookup(node.operand, types).dtype)
             check_store(node, block)
             return store_type(node)
 
 
-def check_stored(node: Store, stored: DType) -> None:
+def check_stored(node: ir.Store, stored: DType) -> None:
     """A store rounds floats to other floats, but to none of 8 bits.
 
     Raises:
@@ -699,7 +689,7 @@ def _lookup(name: str, types: Mapping[str, TensorType]) -> TensorType:
     return types[name]
 
 
-def _load_type(node: Load, outer: Mapping[str, TensorType]) -> TensorType:
+def _load_type(node: ir.Load, outer: Mapping[str, TensorType]) -> TensorType:
     source = _lookup(node.source, outer)
     whole = tuple(tuple(d.whole for d in axis) for axis in node.axes)
     if whole != source.axes:
@@ -712,14 +702,14 @@ def _load_type(node: Load, outer: Mapping[str, TensorType]) -> TensorType:
 
 
 def _accumulator_type(
-    node: Accumulate, types: Mapping[str, TensorType], block: BlockGraph
+    node: ir.Accumulate, types: Mapping[str, TensorType], block: ir.BlockGraph
 ) -> TensorType:
     operand = _lookup(node.operand, types)
     dims = operand.dims
-    if not is_accumulated(node.kind):
+    if not ir.is_accumulated(node.kind):
         raise CheckError(
             f"accumulate {node.operand}: found {node.kind!r}, expected what iterations "
-            f"are accumulated by: {', '.join(accumulator_kinds())}"
+            f"are accumulated by: {', '.join(ir.accumulator_kinds())}"
         )
     reduction = node.reduction
     if reduction is None:
@@ -738,13 +728,13 @@ def _accumulator_type(
     return flat_type(dtype, dims, MemorySpace.REGISTER)
 
 
-def store_type(node: Store) -> TensorType:
+def store_type(node: ir.Store) -> TensorType:
     """The kernel-level type of what a store writes."""
     axes = tuple(tuple(d.whole for d in axis) for axis in node.axes)
     return TensorType(node.dtype, axes, MemorySpace.DEVICE)
 
 
-def kernel_types(graph: KernelGraph) -> dict[str, TensorType]:
+def kernel_types(graph: ir.KernelGraph) -> dict[str, TensorType]:
     """Types of all kernel-level values.
 
     Raises:
@@ -757,14 +747,14 @@ def kernel_types(graph: KernelGraph) -> dict[str, TensorType]:
     return dict(known)
 
 
-def _kernel_types(graph: KernelGraph) -> dict[str, TensorType]:
+def _kernel_types(graph: ir.KernelGraph) -> dict[str, TensorType]:
     types = {i.name: i.type for i in graph.given}
     for node in graph.nodes:
         match node:
-            case Apply():
+            case ir.Apply():
                 operands = [_lookup(v, types) for v in node.values]
                 types[node.result] = apply_type(node, operands, in_block=False)
-            case BlockGraph():
+            case ir.BlockGraph():
                 for store in node.stores:
                     types[store.result] = store_type(store)
     return types

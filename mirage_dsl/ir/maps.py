@@ -10,13 +10,7 @@ from math import prod
 from mirage_dsl.core.errors import ShapeError
 from mirage_dsl.core.types import Axis, Dim, axis_text
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    Factored,
-    KernelGraph,
-    partial_dim,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ops.definition import Kind
 
 # -- Pieces of dims --------------------------------------------------------------------
@@ -44,25 +38,25 @@ def parts(extent: int, tile: int) -> int:
     return -(-extent // tile)
 
 
-def looped_dims(block: BlockGraph) -> tuple[Dim, ...]:
+def looped_dims(block: ir.BlockGraph) -> tuple[Dim, ...]:
     """The looped pieces among the block's loads, each once."""
     found = (d for n in block.loads for axis in n.axes for d in axis if d.loop)
     return tuple(dict.fromkeys(found))
 
 
-def loops_inside_grid(block: BlockGraph) -> bool:
+def loops_inside_grid(block: ir.BlockGraph) -> bool:
     """Whether the loop runs over the block's part of its dim, not over all of it."""
     return any(d.grid for d in looped_dims(block))
 
 
-def grid_parts(block: BlockGraph, extents: Mapping[str, int]) -> tuple[int, ...]:
+def grid_parts(block: ir.BlockGraph, extents: Mapping[str, int]) -> tuple[int, ...]:
     """Number of blocks along each axis of the grid: those of its longest dim."""
     return tuple(
         max(parts(extents[s.dim], s.tile) for s in axis) for axis in block.axes
     )
 
 
-def iterations(block: BlockGraph, extents: Mapping[str, int]) -> int:
+def iterations(block: ir.BlockGraph, extents: Mapping[str, int]) -> int:
     """Largest number of iterations of any block; 1 without a loop."""
     if block.loop is None:
         return 1
@@ -73,7 +67,7 @@ def iterations(block: BlockGraph, extents: Mapping[str, int]) -> int:
     return parts(span, block.loop.tile)
 
 
-def piece_extent(dim: Dim, block: BlockGraph, extents: Mapping[str, int]) -> int:
+def piece_extent(dim: Dim, block: ir.BlockGraph, extents: Mapping[str, int]) -> int:
     """Elements of a piece, padding included."""
     if dim.loop and block.loop is not None:
         return block.loop.tile
@@ -85,15 +79,15 @@ def piece_extent(dim: Dim, block: BlockGraph, extents: Mapping[str, int]) -> int
     return extents[dim.name]
 
 
-def partial_base(name: str, block: BlockGraph) -> str | None:
+def partial_base(name: str, block: ir.BlockGraph) -> str | None:
     """For `k#` in a store of a block whose grid splits `k`: `k`; else None."""
     base = name.removesuffix("#")
-    if name != partial_dim(base) or block.grid_split(name) is not None:
+    if name != ir.partial_dim(base) or block.grid_split(name) is not None:
         return None
     return base if block.grid_split(base) is not None else None
 
 
-def derived_extents(graph: KernelGraph, extents: Extents) -> dict[str, int | None]:
+def derived_extents(graph: ir.KernelGraph, extents: Extents) -> dict[str, int | None]:
     """All extents, those that follow from others computed anew.
 
     These are the dims that views and concatenations make, and the dims `k#` over the
@@ -103,22 +97,22 @@ def derived_extents(graph: KernelGraph, extents: Extents) -> dict[str, int | Non
     look()
     known = dict(extents)
     for node in graph.nodes:
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             _learn(known, _made_by(node, known))
             continue
         split = {s.dim for s in node.grid}
         if node.loop is not None:
             split.add(node.loop.dim)
         for inner in node.nodes:
-            if isinstance(inner, Apply):
+            if isinstance(inner, ir.Apply):
                 _learn(known, _made_by(inner, known, split))
         _learn(known, partial_extents(node, known))
     return known
 
 
 def extents_made(
-    graph: KernelGraph, extents: Extents
-) -> Iterator[tuple[Apply | BlockGraph, str, int]]:
+    graph: ir.KernelGraph, extents: Extents
+) -> Iterator[tuple[ir.Apply | ir.BlockGraph, str, int]]:
     """What each node makes of each of its dims, where `extents` tell.
 
     These are the nodes behind `derived_extents`; in a well-formed graph all that make
@@ -128,31 +122,31 @@ def extents_made(
         for view, split in _views(node):
             made = _made_by(view, extents, split)
             yield from ((view, n, e) for n, e in made.items() if e is not None)
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             parts_of = partial_extents(node, extents)
             yield from ((node, n, e) for n, e in parts_of.items() if e is not None)
 
 
-def with_symbolic(graph: KernelGraph, dims: Collection[str]) -> KernelGraph:
+def with_symbolic(graph: ir.KernelGraph, dims: Collection[str]) -> ir.KernelGraph:
     """The graph with symbolic extents of some dims of its inputs, and what follows."""
     given = {name for i in graph.inputs for name in i.type.names}
     known = {n: None if n in dims else e for n, e in graph.extents if n in given}
     return graph.with_extents(derived_extents(graph, known))
 
 
-def with_derived_extents(graph: KernelGraph) -> KernelGraph:
+def with_derived_extents(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The graph with the extents that follow from its nodes."""
     return graph.with_extents(derived_extents(graph, graph.extent_of))
 
 
-def view_nodes(graph: KernelGraph) -> Iterator[tuple[Apply, frozenset[str]]]:
+def view_nodes(graph: ir.KernelGraph) -> Iterator[tuple[ir.Apply, frozenset[str]]]:
     """Views and joins at both levels, each with the dims that its block splits."""
     for node in graph.nodes:
         yield from _views(node)
 
 
-def _views(node: Apply | BlockGraph) -> Iterator[tuple[Apply, frozenset[str]]]:
-    if isinstance(node, Apply):
+def _views(node: ir.Apply | ir.BlockGraph) -> Iterator[tuple[ir.Apply, frozenset[str]]]:
+    if isinstance(node, ir.Apply):
         inner, split = (node,), frozenset[str]()
     else:
         inner = node.applies
@@ -162,7 +156,7 @@ def _views(node: Apply | BlockGraph) -> Iterator[tuple[Apply, frozenset[str]]]:
             yield item, split
 
 
-def sums(node: Apply | BlockGraph) -> Iterator[tuple[tuple[str, ...], str]]:
+def sums(node: ir.Apply | ir.BlockGraph) -> Iterator[tuple[tuple[str, ...], str]]:
     """Dims that views and joins make, each behind those that it is as long as."""
     for view, split in _views(node):
         attrs = dict(view.attrs)
@@ -173,14 +167,14 @@ def sums(node: Apply | BlockGraph) -> Iterator[tuple[tuple[str, ...], str]]:
             yield old, new
 
 
-def products(graph: KernelGraph) -> Iterator[Factored]:
+def products(graph: ir.KernelGraph) -> Iterator[ir.Factored]:
     """The dims that views make of several, or take apart."""
     for node, _ in view_nodes(graph):
         if node.factored is not None:
             yield node.factored
 
 
-def renamings(graph: KernelGraph) -> Iterator[tuple[str, str]]:
+def renamings(graph: ir.KernelGraph) -> Iterator[tuple[str, str]]:
     """Pairs of dims that a view renames: they have the same extent."""
     for node in graph.nodes:
         for dims, name in sums(node):
@@ -194,7 +188,7 @@ def _learn(known: dict[str, int | None], made: Extents) -> None:
             known[name] = extent
 
 
-def partial_extents(block: BlockGraph, known: Extents) -> dict[str, int | None]:
+def partial_extents(block: ir.BlockGraph, known: Extents) -> dict[str, int | None]:
     """Extents of the dims `k#` that a block makes: how many parts there are."""
     made: dict[str, int | None] = {}
     for name in {d.name for s in block.stores for axis in s.axes for d in axis}:
@@ -207,7 +201,7 @@ def partial_extents(block: BlockGraph, known: Extents) -> dict[str, int | None]:
 
 
 def _made_by(
-    node: Apply, known: Extents, split: AbstractSet[str] = frozenset()
+    node: ir.Apply, known: Extents, split: AbstractSet[str] = frozenset()
 ) -> dict[str, int | None]:
     """Extents of the dims that a view or a concatenation makes.
 
@@ -237,7 +231,7 @@ def _made_by(
 
 
 def bind_extents(
-    graph: KernelGraph, shapes: Sequence[tuple[int, ...]], *, slices: bool = False
+    graph: ir.KernelGraph, shapes: Sequence[tuple[int, ...]], *, slices: bool = False
 ) -> dict[str, int]:
     """The extent of every dim, from the graph and the shapes of its inputs.
 
@@ -278,7 +272,7 @@ def bind_extents(
     return bound
 
 
-def open_slices(graph: KernelGraph) -> list[Apply]:
+def open_slices(graph: ir.KernelGraph) -> list[ir.Apply]:
     """The slices of symbolic dims."""
     known = graph.extent_of
     slices = [(node, node.sliced) for node, _ in view_nodes(graph)]
@@ -286,8 +280,8 @@ def open_slices(graph: KernelGraph) -> list[Apply]:
 
 
 def slice_beyond(
-    graph: KernelGraph, extents: Mapping[str, int]
-) -> tuple[Apply, int] | None:
+    graph: ir.KernelGraph, extents: Mapping[str, int]
+) -> tuple[ir.Apply, int] | None:
     """A slice that does not lie in its dim at these extents, and what that has."""
     for node, _ in view_nodes(graph):
         if node.sliced is not None:
@@ -298,7 +292,7 @@ def slice_beyond(
     return None
 
 
-def _require_slices(graph: KernelGraph, bound: Mapping[str, int]) -> None:
+def _require_slices(graph: ir.KernelGraph, bound: Mapping[str, int]) -> None:
     found = slice_beyond(graph, bound)
     if found is not None:
         node, extent = found
@@ -309,7 +303,7 @@ def _require_slices(graph: KernelGraph, bound: Mapping[str, int]) -> None:
         )
 
 
-def _require_one_extent(graph: KernelGraph, bound: Mapping[str, int]) -> None:
+def _require_one_extent(graph: ir.KernelGraph, bound: Mapping[str, int]) -> None:
     for _, name, extent in extents_made(graph, bound):
         if bound[name] != extent:
             raise ShapeError(
@@ -343,7 +337,7 @@ def _bind_axis(
         )
 
 
-def _all_known(graph: KernelGraph, known: Extents) -> dict[str, int]:
+def _all_known(graph: ir.KernelGraph, known: Extents) -> dict[str, int]:
     missing = sorted(n for n, e in known.items() if e is None)
     if missing:
         raise ShapeError(
@@ -356,7 +350,7 @@ def _all_known(graph: KernelGraph, known: Extents) -> dict[str, int]:
 # -- Extents in texts ------------------------------------------------------------------
 
 
-def stated_extents(graph: KernelGraph) -> dict[str, int | None]:
+def stated_extents(graph: ir.KernelGraph) -> dict[str, int | None]:
     """The extents from which `complete_extents` restores all of `graph.extents`.
 
     Left out are those that nodes make: of slices, renamings and parts of a split, but
@@ -371,8 +365,8 @@ def stated_extents(graph: KernelGraph) -> dict[str, int | None]:
 
 
 def complete_extents(
-    graph: KernelGraph, stated: Mapping[str, int | None]
-) -> KernelGraph:
+    graph: ir.KernelGraph, stated: Mapping[str, int | None]
+) -> ir.KernelGraph:
     """The graph with the stated extents and those that follow from them."""
     derived = derived_extents(graph, stated)
     return replace(graph, extents=tuple(sorted({**derived, **stated}.items())))

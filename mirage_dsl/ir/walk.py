@@ -15,21 +15,9 @@ from dataclasses import replace
 from typing import TypeVar, overload
 
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    KernelNode,
-    Load,
-    Operand,
-    RunningMax,
-    Store,
-    ValueNode,
-)
+from mirage_dsl.ir import graph as ir
 
-Node = BlockNode | BlockGraph
+Node = ir.BlockNode | ir.BlockGraph
 """A node of any level."""
 
 N = TypeVar("N", bound=Node)
@@ -40,24 +28,24 @@ N = TypeVar("N", bound=Node)
 def operands_of(node: Node) -> tuple[str, ...]:
     """The values of its own level that a node reads, in order, as often as it does."""
     match node:
-        case Load():
+        case ir.Load():
             return ()
-        case Apply():
+        case ir.Apply():
             return node.values
-        case Accumulate():
+        case ir.Accumulate():
             return (node.operand, *((node.rescale,) if node.rescale else ()))
-        case RunningMax() | Store():
+        case ir.RunningMax() | ir.Store():
             return (node.operand,)
-        case BlockGraph():
+        case ir.BlockGraph():
             return node.sources
 
 
 def results_of(node: Node) -> tuple[str, ...]:
     """What a node makes: of a block graph, the tensors that it stores."""
-    return node.results if isinstance(node, BlockGraph) else (node.result,)
+    return node.results if isinstance(node, ir.BlockGraph) else (node.result,)
 
 
-def values_of(graph: KernelGraph) -> set[str]:
+def values_of(graph: ir.KernelGraph) -> set[str]:
     """The names of all values of a kernel graph, without those inside of its blocks."""
     made = (name for node in graph.nodes for name in results_of(node))
     return {item.name for item in graph.given}.union(made)
@@ -84,15 +72,15 @@ def read_by(nodes: Iterable[Node]) -> set[str]:
 
 
 @overload
-def makers(level: KernelGraph) -> dict[str, Apply]: ...
+def makers(level: ir.KernelGraph) -> dict[str, ir.Apply]: ...
 @overload
-def makers(level: BlockGraph) -> dict[str, ValueNode]: ...
-def makers(level: KernelGraph | BlockGraph) -> Mapping[str, ValueNode]:
+def makers(level: ir.BlockGraph) -> dict[str, ir.ValueNode]: ...
+def makers(level: ir.KernelGraph | ir.BlockGraph) -> Mapping[str, ir.ValueNode]:
     """What makes each value: of a kernel graph its operators, of a block all nodes.
 
     Inputs and what block graphs store are not there.
     """
-    nodes = level.applies if isinstance(level, KernelGraph) else level.made
+    nodes = level.applies if isinstance(level, ir.KernelGraph) else level.made
     return {node.result: node for node in nodes}
 
 
@@ -107,10 +95,10 @@ def users(nodes: Iterable[N]) -> dict[str, list[N]]:
     return found
 
 
-def applications(graph: KernelGraph) -> Iterator[Apply]:
+def applications(graph: ir.KernelGraph) -> Iterator[ir.Apply]:
     """The operators of both levels."""
     for node in graph.nodes:
-        yield from (node,) if isinstance(node, Apply) else node.applies
+        yield from (node,) if isinstance(node, ir.Apply) else node.applies
 
 
 def depending(nodes: Iterable[Node], on: Iterable[str]) -> set[str]:
@@ -140,28 +128,28 @@ def live(nodes: Iterable[N], wanted: Iterable[str]) -> list[N]:
     for node in reversed(list(nodes)):
         made = needed.intersection(results_of(node))
         if made:
-            part = _live_block(node, made) if isinstance(node, BlockGraph) else node
+            part = _live_block(node, made) if isinstance(node, ir.BlockGraph) else node
             needed.update(operands_of(part))
             kept.append(part)
     return kept[::-1]
 
 
-def without_dead(graph: KernelGraph) -> KernelGraph:
+def without_dead(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The graph without what no returned value needs."""
     return replace(
         graph, nodes=tuple(live(graph.nodes, (r.value for r in graph.returns)))
     )
 
 
-def _live_block(block: BlockGraph, wanted: set[str]) -> BlockGraph:
+def _live_block(block: ir.BlockGraph, wanted: set[str]) -> ir.BlockGraph:
     read = read_by(s for s in block.stores if s.result in wanted)
     needed = {n.result for n in live(block.made, read)}
     nodes = tuple(
         n
         for n in block.nodes
-        if n.result in (wanted if isinstance(n, Store) else needed)
+        if n.result in (wanted if isinstance(n, ir.Store) else needed)
     )
-    loads = (n for n in nodes if isinstance(n, Load))
+    loads = (n for n in nodes if isinstance(n, ir.Load))
     looped = any(d.loop for load in loads for axis in load.axes for d in axis)
     return replace(block, nodes=nodes, loop=block.loop if looped else None)
 
@@ -194,8 +182,8 @@ def post_order(made: Mapping[str, N], wanted: Iterable[str]) -> list[N]:
 
 
 def renamed(
-    operands: Iterable[Operand], names: Mapping[str, str]
-) -> tuple[Operand, ...]:
+    operands: Iterable[ir.Operand], names: Mapping[str, str]
+) -> tuple[ir.Operand, ...]:
     """Operands under new names; what is not listed stays."""
     return tuple(names.get(o, o) if isinstance(o, str) else o for o in operands)
 
@@ -203,39 +191,40 @@ def renamed(
 def with_operands(node: N, names: Mapping[str, str]) -> N:
     """The node that reads values of other names; those not listed stay."""
     match node:
-        case Load():
+        case ir.Load():
             return node
-        case Apply():
+        case ir.Apply():
             return replace(node, operands=renamed(node.operands, names))
-        case Accumulate():
+        case ir.Accumulate():
             rescale = node.rescale and names.get(node.rescale, node.rescale)
             operand = names.get(node.operand, node.operand)
             return replace(node, operand=operand, rescale=rescale)
-        case RunningMax() | Store():
+        case ir.RunningMax() | ir.Store():
             return replace(node, operand=names.get(node.operand, node.operand))
-        case BlockGraph():
+        case ir.BlockGraph():
             return replace(node, nodes=tuple(_reading(n, names) for n in node.nodes))
 
 
-def _reading(node: BlockNode, names: Mapping[str, str]) -> BlockNode:
+def _reading(node: ir.BlockNode, names: Mapping[str, str]) -> ir.BlockNode:
     """A load with its source renamed; other nodes as they are."""
-    if not isinstance(node, Load):
+    if not isinstance(node, ir.Load):
         return node
     return replace(node, source=names.get(node.source, node.source))
 
 
 @overload
 def map_nodes(
-    level: KernelGraph,
-    change: Callable[[KernelNode], KernelNode | Iterable[KernelNode]],
-) -> KernelGraph: ...
+    level: ir.KernelGraph,
+    change: Callable[[ir.KernelNode], ir.KernelNode | Iterable[ir.KernelNode]],
+) -> ir.KernelGraph: ...
 @overload
 def map_nodes(
-    level: BlockGraph, change: Callable[[BlockNode], BlockNode | Iterable[BlockNode]]
-) -> BlockGraph: ...
+    level: ir.BlockGraph,
+    change: Callable[[ir.BlockNode], ir.BlockNode | Iterable[ir.BlockNode]],
+) -> ir.BlockGraph: ...
 def map_nodes(
-    level: KernelGraph | BlockGraph, change: Callable[..., Node | Iterable[Node]]
-) -> KernelGraph | BlockGraph:
+    level: ir.KernelGraph | ir.BlockGraph, change: Callable[..., Node | Iterable[Node]]
+) -> ir.KernelGraph | ir.BlockGraph:
     """The level with what `change` gives in the place of each node: one, or several."""
     nodes: list[Node] = []
     for node in level.nodes:
@@ -246,18 +235,18 @@ def map_nodes(
 
 
 def map_blocks(
-    graph: KernelGraph, change: Callable[[BlockGraph], BlockGraph]
-) -> KernelGraph:
+    graph: ir.KernelGraph, change: Callable[[ir.BlockGraph], ir.BlockGraph]
+) -> ir.KernelGraph:
     """The graph with other block graphs in the places of its own."""
-    return map_nodes(graph, lambda n: change(n) if isinstance(n, BlockGraph) else n)
+    return map_nodes(graph, lambda n: change(n) if isinstance(n, ir.BlockGraph) else n)
 
 
-def bypassed(block: BlockGraph, which: Callable[[Apply], bool]) -> BlockGraph:
+def bypassed(block: ir.BlockGraph, which: Callable[[ir.Apply], bool]) -> ir.BlockGraph:
     """The block without some operators: what reads them reads their first values."""
     names: dict[str, str] = {}
-    kept: list[BlockNode] = []
+    kept: list[ir.BlockNode] = []
     for node in block.nodes:
-        if isinstance(node, Apply) and which(node):
+        if isinstance(node, ir.Apply) and which(node):
             operand = node.values[0]
             names[node.result] = names.get(operand, operand)
         else:
@@ -265,7 +254,7 @@ def bypassed(block: BlockGraph, which: Callable[[Apply], bool]) -> BlockGraph:
     return replace(block, nodes=tuple(kept))
 
 
-def with_returned(graph: KernelGraph, names: Mapping[str, str]) -> KernelGraph:
+def with_returned(graph: ir.KernelGraph, names: Mapping[str, str]) -> ir.KernelGraph:
     """The graph that returns values of other names; those not listed stay."""
     returns = tuple(
         replace(r, value=names.get(r.value, r.value)) for r in graph.returns

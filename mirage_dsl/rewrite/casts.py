@@ -41,6 +41,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mirage_dsl.core.types import DType, TensorType, boolean, f16, f32, promote
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.ranges import (
     Whole,
     kept,
@@ -50,33 +51,10 @@ from mirage_dsl.ir.analysis.ranges import (
     within,
 )
 from mirage_dsl.ir.canonical import longer_name
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    KernelNode,
-    Load,
-    Operand,
-    RunningMax,
-    Store,
-)
 from mirage_dsl.ir.infer import block_node_type, keep_block_types, kernel_types
 from mirage_dsl.ir.walk import bypassed, users, with_operands, with_returned
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import (
-    ABS,
-    ADD,
-    CAST,
-    CONVERSIONS,
-    MAXIMUM,
-    MINIMUM,
-    NEG,
-    RELU,
-    ROUNDINGS,
-    SUB,
-)
 
 # -- Casts before products -------------------------------------------------------------
 
@@ -91,16 +69,16 @@ def _is_small(known: Whole | None) -> bool:
     return known is not None and within(known, SMALL)
 
 
-def without_casts(block: BlockGraph) -> BlockGraph:
+def without_casts(block: ir.BlockGraph) -> ir.BlockGraph:
     """The block before casts, which only the sizing puts in."""
     return bypassed(block, lambda node: "dtype" in node.op.attributes)
 
 
 def insert_casts(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     outer: Mapping[str, TensorType],
     unfused: Mapping[str, DType] | None = None,
-) -> BlockGraph:
+) -> ir.BlockGraph:
     """The same block with equal operand dtypes at every product.  Idempotent.
 
     Args:
@@ -122,14 +100,14 @@ class _Caster:
 
     def __init__(
         self,
-        block: BlockGraph,
+        block: ir.BlockGraph,
         outer: Mapping[str, TensorType],
         unfused: Mapping[str, DType],
     ) -> None:
         self.block = block
         self.outer = outer
         self.unfused = unfused
-        self.nodes: list[BlockNode] = []
+        self.nodes: list[ir.BlockNode] = []
         self.types: dict[str, TensorType] = {}
         self.storage: dict[str, DType] = {}
         """The format that each value has in the unfused program."""
@@ -140,20 +118,20 @@ class _Caster:
         self.casts: dict[tuple[str, DType], str] = {}
         self.names = {n.result for n in block.nodes}
 
-    def add(self, node: BlockNode) -> None:
+    def add(self, node: ir.BlockNode) -> None:
         """Append `node`, its operands cast if it is a product."""
-        if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:
+        if isinstance(node, ir.Apply) and node.op.kind is Kind.CONTRACTION:
             node = self._product(node)
         self._append(node)
 
-    def _append(self, node: BlockNode) -> None:
+    def _append(self, node: ir.BlockNode) -> None:
         self.nodes.append(node)
         inferred = block_node_type(node, self.block, self.types, self.outer)
         match node:
-            case Load():
+            case ir.Load():
                 stored = self.unfused.get(node.source, inferred.dtype)
                 self.storage[node.result] = boolean if stored.only_stores else stored
-            case Apply():
+            case ir.Apply():
                 attrs = dict(node.attrs)
                 own = "dtype" in attrs or inferred.dtype == boolean
                 own = own or node.op.gives is not None
@@ -163,16 +141,16 @@ class _Caster:
                 if inferred.dtype == f32 and "dtype" not in attrs:
                     stored = self._computed(node, stored)
                 self.storage[node.result] = stored
-                if node.op is CAST:
+                if node.op is table.CAST:
                     self.casts[node.values[0], inferred.dtype] = node.result
-            case Accumulate() | RunningMax():
+            case ir.Accumulate() | ir.RunningMax():
                 self.storage[node.result] = self.storage[node.operand]
-            case Store():
+            case ir.Store():
                 return
         self.types[node.result] = inferred
         self.ranges[node.result] = self._range(node, inferred.dtype)
 
-    def _computed(self, node: Apply, stored: DType) -> DType:
+    def _computed(self, node: ir.Apply, stored: DType) -> DType:
         """The format of what is computed, of values that may be small integers.
 
         Those go with any, as all floats hold them, and so does what is known to be as
@@ -188,14 +166,14 @@ class _Caster:
             return boolean
         return f32 if known is not None and not within(known, LARGEST) else stored
 
-    def _range(self, node: BlockNode, dtype: DType) -> Whole | None:
+    def _range(self, node: ir.BlockNode, dtype: DType) -> Whole | None:
         """Between which numbers the integers of a node are."""
-        if not isinstance(node, Apply):
+        if not isinstance(node, ir.Apply):
             return range_of_format(dtype)
         known = [self._known(o) for o in node.operands]
         return kept(range_of(node.op, known), dtype)
 
-    def _known(self, operand: Operand) -> Whole | None:
+    def _known(self, operand: ir.Operand) -> Whole | None:
         if isinstance(operand, str):
             return self.ranges.get(operand)
         return range_of_number(operand.exact_at({}))
@@ -203,7 +181,7 @@ class _Caster:
     def _common(self, values: tuple[str, ...]) -> DType:
         return promote(*(self.storage[v] for v in values))
 
-    def _product(self, node: Apply) -> Apply:
+    def _product(self, node: ir.Apply) -> ir.Apply:
         target = self._common(node.values)
         if target == boolean:
             target = f16
@@ -218,18 +196,18 @@ class _Caster:
         if (value, dtype) in self.casts:
             return self.casts[value, dtype]
         name = longer_name(f"{value}_{dtype}", self.names)
-        cast = Apply(name, CAST, (value,), (("dtype", dtype.name),))
+        cast = ir.Apply(name, table.CAST, (value,), (("dtype", dtype.name),))
         self._append_after(value, cast)
         return name
 
-    def _append_after(self, value: str, cast: Apply) -> None:
+    def _append_after(self, value: str, cast: ir.Apply) -> None:
         """Put the cast right behind its operand, so that it stays in its stage."""
         self._append(cast)
         self.nodes.pop()
         at = next(
             i
             for i, n in enumerate(self.nodes)
-            if not isinstance(n, Store) and n.result == value
+            if not isinstance(n, ir.Store) and n.result == value
         )
         self.nodes.insert(at + 1, cast)
 
@@ -237,7 +215,7 @@ class _Caster:
 # -- Floats before sums ----------------------------------------------------------------
 
 
-def with_early_floats(program: KernelGraph) -> KernelGraph:
+def with_early_floats(program: ir.KernelGraph) -> ir.KernelGraph:
     """The same program whose sums of two small integers are sums of floats.
 
     Args:
@@ -247,11 +225,15 @@ def with_early_floats(program: KernelGraph) -> KernelGraph:
     made = {n.result: n for n in program.applies}
     ranges = _kernel_ranges(program, types)
     names, returned = set(types), {r.value for r in program.returns}
-    later: dict[str, Apply] = {}
+    later: dict[str, ir.Apply] = {}
     gone: set[str] = set()
     for node in program.applies:
-        total = made.get(node.values[0]) if node.op is CONVERSIONS[f32] else None
-        if total is None or total.op not in (ADD, SUB) or total.result in returned:
+        total = made.get(node.values[0]) if node.op is table.CONVERSIONS[f32] else None
+        if (
+            total is None
+            or total.op not in (table.ADD, table.SUB)
+            or total.result in returned
+        ):
             continue
         alone = len(read[total.result]) == 1 and len(total.values) == total.op.arity
         given = [ranges.get(v) for v in total.values]
@@ -263,9 +245,9 @@ def with_early_floats(program: KernelGraph) -> KernelGraph:
             gone.add(total.result)
     if not later:
         return program
-    nodes: list[KernelNode] = []
+    nodes: list[ir.KernelNode] = []
     for node in program.nodes:
-        if not isinstance(node, Apply) or node.result not in later.keys() | gone:
+        if not isinstance(node, ir.Apply) or node.result not in later.keys() | gone:
             nodes.append(node)
         elif node.result in later:
             total, floats = later[node.result], list[str]()
@@ -278,7 +260,7 @@ def with_early_floats(program: KernelGraph) -> KernelGraph:
 
 
 def _kernel_ranges(
-    program: KernelGraph, types: Mapping[str, TensorType]
+    program: ir.KernelGraph, types: Mapping[str, TensorType]
 ) -> dict[str, Whole | None]:
     """Between which numbers the integers of a program are."""
     found = {i.name: range_of_format(i.type.dtype) for i in program.inputs}
@@ -294,13 +276,13 @@ def _kernel_ranges(
 
 # -- Roundings that nothing shows ------------------------------------------------------
 
-_ROWS = {row: dtype for dtype, row in ROUNDINGS.items()}
+_ROWS = {row: dtype for dtype, row in table.ROUNDINGS.items()}
 _MOVES = (Kind.VIEW, Kind.GATHER, Kind.CONCAT)
-_EXACT = (ABS, NEG, RELU, MAXIMUM, MINIMUM)
+_EXACT = (table.ABS, table.NEG, table.RELU, table.MAXIMUM, table.MINIMUM)
 """Operators that round nothing, beside those that move elements or select them."""
 
 
-def without_unseen_roundings(program: KernelGraph) -> KernelGraph:
+def without_unseen_roundings(program: ir.KernelGraph) -> ir.KernelGraph:
     """The same program without roundings that nothing shows.
 
     Args:
@@ -320,7 +302,7 @@ def without_unseen_roundings(program: KernelGraph) -> KernelGraph:
     nodes = tuple(
         with_operands(n, unseen)
         for n in program.nodes
-        if not (isinstance(n, Apply) and n.result in unseen)
+        if not (isinstance(n, ir.Apply) and n.result in unseen)
     )
     return with_returned(replace(program, nodes=nodes), unseen)
 
@@ -328,7 +310,7 @@ def without_unseen_roundings(program: KernelGraph) -> KernelGraph:
 class _Seeing:
     """Who reads what in a program, and in which formats."""
 
-    def __init__(self, program: KernelGraph) -> None:
+    def __init__(self, program: ir.KernelGraph) -> None:
         self.users = users(program.nodes)
         self.types = kernel_types(program)
         self.returned = {r.value for r in program.returns}
@@ -343,7 +325,7 @@ class _Seeing:
             if name in self.returned and finer:
                 return True
             for node in self.users[name]:
-                if not isinstance(node, Apply) or node.op.jumps:
+                if not isinstance(node, ir.Apply) or node.op.jumps:
                     return True
                 if node.op in _ROWS:
                     if _ROWS[node.op] != dtype:

@@ -46,8 +46,8 @@ from mirage_dsl.core.types import (
     scalar,
 )
 from mirage_dsl.core.work import look
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
-from mirage_dsl.ir.graph import Apply, Attrs, Index, KernelGraph, Operand
 from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import (
@@ -59,22 +59,8 @@ from mirage_dsl.ir.walk import (
     with_returned,
     without_dead,
 )
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind, Operator
-from mirage_dsl.ops.table import (
-    CAST,
-    EQUAL,
-    GATHER,
-    INSERT,
-    LESS,
-    MAX,
-    MUL,
-    OPERATORS,
-    RENAME,
-    SLICE,
-    SUB,
-    SUM,
-    WHERE,
-)
 from mirage_dsl.rewrite.expand import expand
 
 # -- Slices that show one part ---------------------------------------------------------
@@ -87,7 +73,7 @@ from mirage_dsl.rewrite.expand import expand
 # readers: for p, and for sums over q that are taken apart.
 
 
-def name_whole_parts(program: KernelGraph) -> KernelGraph:
+def name_whole_parts(program: ir.KernelGraph) -> ir.KernelGraph:
     """The program with one name for a concatenated dim and for the slice that shows it.
 
     Args:
@@ -102,10 +88,10 @@ def name_whole_parts(program: KernelGraph) -> KernelGraph:
     return program
 
 
-def _whole_parts(program: KernelGraph) -> Iterator[tuple[str, str]]:
+def _whole_parts(program: ir.KernelGraph) -> Iterator[tuple[str, str]]:
     """Dims of slices, each with the concatenated dim that it shows all of."""
     extents = derived_extents(program, program.extent_of)
-    slices = [n for n in program.applies if n.op is SLICE]
+    slices = [n for n in program.applies if n.op is table.SLICE]
     for node in program.applies:
         joined = node.attr("dims") if node.op.kind is Kind.CONCAT else ()
         assert isinstance(joined, tuple)
@@ -137,7 +123,7 @@ class _StuckError(Exception):
     """A value of which no part can be computed by itself."""
 
 
-def take_apart(program: KernelGraph) -> KernelGraph:
+def take_apart(program: ir.KernelGraph) -> ir.KernelGraph:
     """The same function with sums over concatenated dims taken apart where possible.
 
     Args:
@@ -163,8 +149,8 @@ def take_apart(program: KernelGraph) -> KernelGraph:
 class _Parts:
     """Rewrites a program node by node; `nodes` is what is written so far."""
 
-    program: KernelGraph
-    nodes: list[Apply] = field(default_factory=list[Apply])
+    program: ir.KernelGraph
+    nodes: list[ir.Apply] = field(default_factory=list[ir.Apply])
     known: dict[tuple[str, str, int], str] = field(
         default_factory=dict[tuple[str, str, int], str]
     )
@@ -175,7 +161,7 @@ class _Parts:
         self.extents = derived_extents(self.program, self.program.extent_of)
         self.taken = values_of(self.program)
 
-    def keep(self, node: Apply, dim: str | None) -> None:
+    def keep(self, node: ir.Apply, dim: str | None) -> None:
         """Write a node; if it sums a concatenated dim, the sum of its parts."""
         before = len(self.nodes), dict(self.known)
         try:
@@ -187,7 +173,7 @@ class _Parts:
             self.known = before[1]
         self.nodes.append(node)
 
-    def _is_joined(self, node: Apply, dim: str) -> bool:
+    def _is_joined(self, node: ir.Apply, dim: str) -> bool:
         """Whether a value along a dim depends on a concatenation to it."""
         if node.op.kind is Kind.CONCAT and node.attr("to") == dim:
             return True
@@ -197,7 +183,7 @@ class _Parts:
     def _has(self, value: str, dim: str) -> bool:
         return dim in self.types[value].names
 
-    def _summed(self, node: Apply, dim: str) -> None:
+    def _summed(self, node: ir.Apply, dim: str) -> None:
         """What a node's parts make together, under the node's name."""
         join = node.op.join
         if join is None:
@@ -210,7 +196,7 @@ class _Parts:
         last = self.nodes[-1]
         self.nodes[-1] = replace(last, result=node.result)
 
-    def _pieces(self, node: Apply, dim: str) -> tuple[str, ...]:
+    def _pieces(self, node: ir.Apply, dim: str) -> tuple[str, ...]:
         """The dims that are joined to `dim` by the first concatenation to it."""
         if node.op.kind is Kind.CONCAT and node.attr("to") == dim:
             dims = node.attr("dims")
@@ -244,19 +230,19 @@ class _Parts:
         return self._of_part(node, dim, number, pieces)
 
     def _of_part(
-        self, node: Apply, dim: str, number: int, pieces: tuple[str, ...]
+        self, node: ir.Apply, dim: str, number: int, pieces: tuple[str, ...]
     ) -> str:
         """A node applied to parts of its operands."""
         parts = {v: self._part(v, dim, number, pieces) for v in node.values}
         operands = renamed(node.operands, parts)
-        attrs: Attrs = node.attrs
+        attrs: ir.Attrs = node.attrs
         if dim in node.over:
             over = tuple(pieces[number] if d == dim else d for d in node.over)
             attrs = (("over", over),)
         return self._write(node.op, operands, attrs, node)
 
     def _operand(
-        self, node: Apply, dim: str, number: int, pieces: tuple[str, ...]
+        self, node: ir.Apply, dim: str, number: int, pieces: tuple[str, ...]
     ) -> str:
         """An operand of a concatenation, its dim renamed to that of the part."""
         dims = node.attr("dims")
@@ -267,8 +253,8 @@ class _Parts:
         value = node.values[number]
         if dims[number] == pieces[number]:
             return value
-        attrs: Attrs = (("dims", (dims[number],)), ("to", (pieces[number],)))
-        return self._write(RENAME, (value,), attrs, node)
+        attrs: ir.Attrs = (("dims", (dims[number],)), ("to", (pieces[number],)))
+        return self._write(table.RENAME, (value,), attrs, node)
 
     def _cut(self, value: str, dim: str, number: int, pieces: tuple[str, ...]) -> str:
         """A part of an input."""
@@ -277,25 +263,25 @@ class _Parts:
         if len(known) < len(sizes):
             raise _StuckError
         start = sum(known[:number])
-        attrs: Attrs = (
+        attrs: ir.Attrs = (
             ("dim", dim),
             ("start", start),
             ("stop", start + known[number]),
             ("to", pieces[number]),
         )
-        return self._write(SLICE, (value,), attrs, None)
+        return self._write(table.SLICE, (value,), attrs, None)
 
     def _write(
         self,
         op: Operator,
-        operands: tuple[Operand, ...],
-        attrs: Attrs,
-        origin: Apply | None,
+        operands: tuple[ir.Operand, ...],
+        attrs: ir.Attrs,
+        origin: ir.Apply | None,
     ) -> str:
         stem = str(operands[0]) if origin is None else origin.result
         name = numbered_name(stem, self.taken)
         location = None if origin is None else origin.location
-        self.nodes.append(Apply(name, op, operands, attrs, location))
+        self.nodes.append(ir.Apply(name, op, operands, attrs, location))
         return name
 
 
@@ -305,7 +291,7 @@ LONGEST = 1 << 24
 """Extents from which on constants of arithmetic are no longer exact."""
 
 
-def pick_joined(program: KernelGraph) -> KernelGraph | None:
+def pick_joined(program: ir.KernelGraph) -> ir.KernelGraph | None:
     """The program whose concatenations pick elements of their operands by position.
 
     None where there is none along a dim of known extent.
@@ -335,9 +321,9 @@ class Picking:
         names: Of what stands in the place of concatenations, by theirs.
     """
 
-    program: KernelGraph
-    nodes: list[Apply] = field(default_factory=list[Apply])
-    counted: list[Index] = field(default_factory=list[Index])
+    program: ir.KernelGraph
+    nodes: list[ir.Apply] = field(default_factory=list[ir.Apply])
+    counted: list[ir.Index] = field(default_factory=list[ir.Index])
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -350,14 +336,14 @@ class Picking:
             i.axis[0].name: i.name for i in self.program.indices if len(i.axis) == 1
         }
 
-    def is_pickable(self, node: Apply) -> bool:
+    def is_pickable(self, node: ir.Apply) -> bool:
         """Whether it is a concatenation of dims of known extents."""
         if node.op.kind is not Kind.CONCAT:
             return False
         sizes = [self.extents.get(d) for d in (*_joined(node), str(node.attr("to")))]
         return all(s is not None and s < LONGEST for s in sizes)
 
-    def keep(self, node: Apply) -> None:
+    def keep(self, node: ir.Apply) -> None:
         """Write a node; in the place of a concatenation what it picks."""
         node = with_operands(node, self.names)
         if self.is_pickable(node):
@@ -373,36 +359,36 @@ class Picking:
     def position(self, dim: str) -> str:
         """The index value along a dim."""
         if dim not in self._positions:
-            index = Index(self._fresh(f"at_{dim}"), (Dim(dim),))
+            index = ir.Index(self._fresh(f"at_{dim}"), (Dim(dim),))
             self.counted.append(index)
             self.types[index.name] = index.type
             self._positions[dim] = index.name
         return self._positions[dim]
 
-    def _chosen(self, node: Apply, at: str) -> Operand:
+    def _chosen(self, node: ir.Apply, at: str) -> ir.Operand:
         """Elements of the part in which a position lies, of the first ones if not."""
-        found: list[Operand] = []
+        found: list[ir.Operand] = []
         within: list[str] = []
         parts = list(zip(node.values, _joined(node), strict=True))
         for number, (part, dim) in enumerate(parts):
             inside = at
             if number < len(parts) - 1:
-                within.append(self.write(LESS, at, extent_scalar(dim)))
-                inside = self.write(WHERE, within[-1], at, scalar(0))
+                within.append(self.write(table.LESS, at, extent_scalar(dim)))
+                inside = self.write(table.WHERE, within[-1], at, scalar(0))
             if number:
-                inside = self.write(WHERE, within[number - 1], scalar(0), inside)
+                inside = self.write(table.WHERE, within[number - 1], scalar(0), inside)
             found.append(self.picked(part, inside, dim))
             if number < len(parts) - 1:
-                at = self.write(SUB, at, extent_scalar(dim))
+                at = self.write(table.SUB, at, extent_scalar(dim))
         made = found.pop()
         while found:
             part = found.pop()
-            made = self.write(WHERE, within[len(found)], part, made)
+            made = self.write(table.WHERE, within[len(found)], part, made)
         return made
 
     # -- What is picked ------------------------------------------------------------
 
-    def picked(self, value: str, at: str, dim: str) -> Operand:
+    def picked(self, value: str, at: str, dim: str) -> ir.Operand:
         """The elements of a value at positions along a dim."""
         key = value, at, dim
         if dim not in self.types[value].names:
@@ -414,7 +400,7 @@ class Picking:
             self._known[key] = found
         return self._known[key]
 
-    def _sunk(self, value: str, at: str, dim: str) -> Operand:
+    def _sunk(self, value: str, at: str, dim: str) -> ir.Operand:
         """The same, picked as early as it can be."""
         node = self.makers.get(value)
         if node is None:
@@ -422,9 +408,13 @@ class Picking:
                 return at if self.types[value].names == (dim,) else value
             return self._gather(value, at, dim)
         same = node.operands[-1]
-        if node.op is WHERE and node.operands[1] == same and isinstance(same, Scalar):
+        if (
+            node.op is table.WHERE
+            and node.operands[1] == same
+            and isinstance(same, Scalar)
+        ):
             return same
-        if node.op.kind is Kind.ELEMENTWISE or node.op is CAST:
+        if node.op.kind is Kind.ELEMENTWISE or node.op is table.CAST:
             found = {v: self.picked(v, at, dim) for v in node.values}
             if not any(isinstance(o, str) for o in found.values()):
                 return self._gather(value, at, dim)
@@ -433,21 +423,21 @@ class Picking:
             )
             return self._again(node, tuple(operands))
         attrs = dict(node.attrs)
-        if node.op is GATHER:
+        if node.op is table.GATHER:
             source, index = node.values
             if dim not in self.types[source].names:
                 return self._again(node, (source, self.picked(index, at, dim)))
-        if node.op is INSERT and attrs["to"] == dim:
+        if node.op is table.INSERT and attrs["to"] == dim:
             return node.values[0]
-        if node.op is RENAME and attrs["to"] == (dim,):
+        if node.op is table.RENAME and attrs["to"] == (dim,):
             return self.picked(node.values[0], at, _joined(node)[0])
         return self._gather(value, at, dim)
 
     def _gather(self, value: str, at: str, dim: str) -> str:
         return self.add(
-            Apply(
+            ir.Apply(
                 self._fresh(f"{value}_at_{dim}"),
-                GATHER,
+                table.GATHER,
                 (value, at),
                 (("dim", dim),),
             )
@@ -455,19 +445,19 @@ class Picking:
 
     # -- Nodes ---------------------------------------------------------------------
 
-    def _again(self, node: Apply, operands: tuple[Operand, ...]) -> str:
+    def _again(self, node: ir.Apply, operands: tuple[ir.Operand, ...]) -> str:
         name = self._fresh(node.result)
         return self.add(replace(node, result=name, operands=operands))
 
     def write(
-        self, op: Operator, *operands: Operand, over: tuple[str, ...] = ()
+        self, op: Operator, *operands: ir.Operand, over: tuple[str, ...] = ()
     ) -> str:
         """Write an operator, elementwise or over some dims: the name of its result."""
         stem = next(o for o in operands if isinstance(o, str))
-        attrs: Attrs = (("over", over),) if over else ()
-        return self.add(Apply(self._fresh(f"{stem}_{op.name}"), op, operands, attrs))
+        attrs: ir.Attrs = (("over", over),) if over else ()
+        return self.add(ir.Apply(self._fresh(f"{stem}_{op.name}"), op, operands, attrs))
 
-    def add(self, node: Apply) -> str:
+    def add(self, node: ir.Apply) -> str:
         """Write a node: the name of its result."""
         self.nodes.append(node)
         self.makers[node.result] = node
@@ -476,7 +466,7 @@ class Picking:
         return node.result
 
 
-def _joined(node: Apply) -> tuple[str, ...]:
+def _joined(node: ir.Apply) -> tuple[str, ...]:
     """The dims that a concatenation joins, or that a view renames."""
     dims = node.attr("dims")
     assert isinstance(dims, tuple)
@@ -485,7 +475,7 @@ def _joined(node: Apply) -> tuple[str, ...]:
 
 # -- Writes to a part of an argument ---------------------------------------------------
 
-LESS_EQUAL = OPERATORS["less_equal"]
+LESS_EQUAL = table.OPERATORS["less_equal"]
 
 Part = tuple[int, int, str, str]
 """Of a concatenation: where it begins, its extent, its value and the value's dim."""
@@ -502,13 +492,13 @@ class Overwrite:
         parts: What is new.
     """
 
-    node: Apply
+    node: ir.Apply
     source: str
     dim: str
     parts: tuple[Part, ...]
 
 
-def updates_chosen(program: KernelGraph) -> KernelGraph:
+def updates_chosen(program: ir.KernelGraph) -> ir.KernelGraph:
     """The same program, with writes to a part of an argument as choices by position.
 
     Args:
@@ -527,7 +517,7 @@ def updates_chosen(program: KernelGraph) -> KernelGraph:
 # -- What an update is -----------------------------------------------------------------
 
 
-def _update(program: KernelGraph, node: Apply) -> Overwrite | None:
+def _update(program: ir.KernelGraph, node: ir.Apply) -> Overwrite | None:
     """The update that a concatenation is, if it is one of which most stays.
 
     What is new must not be made of the argument: what reads it could not be stored over
@@ -558,7 +548,7 @@ def _update(program: KernelGraph, node: Apply) -> Overwrite | None:
     return Overwrite(node, source, along, tuple(new))
 
 
-def _shown(made: Mapping[str, Apply], value: str, dim: str) -> tuple[str, str, int]:
+def _shown(made: Mapping[str, ir.Apply], value: str, dim: str) -> tuple[str, str, int]:
     """What a slice shows: the tensor, its dim, and from which element on."""
     first, node = 0, made.get(value)
     while node is not None and node.sliced is not None and node.sliced.to == dim:
@@ -572,7 +562,7 @@ def _shown(made: Mapping[str, Apply], value: str, dim: str) -> tuple[str, str, i
 # -- The choice ------------------------------------------------------------------------
 
 
-def _chosen(program: KernelGraph, update: Overwrite) -> KernelGraph | None:
+def _chosen(program: ir.KernelGraph, update: Overwrite) -> ir.KernelGraph | None:
     """The program with a choice in the place of a concatenation, if that can be."""
     to = str(update.node.attr("to"))
     types = kernel_types(program).values()
@@ -604,33 +594,33 @@ def _choice(picking: Picking, update: Overwrite) -> str:
     result, at = update.source, picking.position(update.dim)
     for start, extent, value, dim in reversed(update.parts):
         if extent == 1:
-            within = picking.write(EQUAL, at, scalar(start))
-            new: Operand = _only_one(picking, value, dim)
+            within = picking.write(table.EQUAL, at, scalar(start))
+            new: ir.Operand = _only_one(picking, value, dim)
         else:
-            within = picking.write(LESS, at, scalar(start + extent))
+            within = picking.write(table.LESS, at, scalar(start + extent))
             if start:
                 ahead = picking.write(LESS_EQUAL, scalar(start), at)
-                within = picking.write(MUL, ahead, within)
-            place = picking.write(SUB, at, scalar(start)) if start else at
+                within = picking.write(table.MUL, ahead, within)
+            place = picking.write(table.SUB, at, scalar(start)) if start else at
             # The first one elsewhere.
-            place = picking.write(WHERE, within, place, scalar(0))
+            place = picking.write(table.WHERE, within, place, scalar(0))
             new = picking.picked(value, place, dim)
-        result = picking.write(WHERE, within, new, result)
+        result = picking.write(table.WHERE, within, new, result)
     return result
 
 
 def _only_one(picking: Picking, value: str, dim: str) -> str:
     """A value without a dim of extent 1: a sum over it is of one number."""
     node, kind = picking.makers.get(value), picking.types[value]
-    if node is not None and node.op is INSERT and node.attr("to") == dim:
+    if node is not None and node.op is table.INSERT and node.attr("to") == dim:
         return node.values[0]
     if kind.dtype.only_stores:
         raise CheckError(f"{kind.dtype} cannot be added up")
-    only = MAX if kind.dtype == boolean else SUM
+    only = table.MAX if kind.dtype == boolean else table.SUM
     return picking.write(only, value, over=(dim,))
 
 
-def _with_own_extents(program: KernelGraph) -> KernelGraph:
+def _with_own_extents(program: ir.KernelGraph) -> ir.KernelGraph:
     """The program without the extents of dims that nothing names any more."""
     named = {n for kind in kernel_types(program).values() for n in kind.names}
     for node in program.applies:

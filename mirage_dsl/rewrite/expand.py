@@ -20,18 +20,8 @@ from fractions import Fraction
 
 from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.types import Dim, Scalar, scalar
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import numbered_name
-from mirage_dsl.ir.graph import (
-    Apply,
-    Attrs,
-    BlockGraph,
-    BlockNode,
-    Index,
-    KernelGraph,
-    KernelNode,
-    Operand,
-    Store,
-)
 from mirage_dsl.ir.walk import (
     map_nodes,
     renamed,
@@ -46,7 +36,7 @@ from mirage_dsl.ops.definition import Operator
 _ONE, _ZERO = scalar(1), scalar(0)
 
 
-def expand(graph: KernelGraph) -> KernelGraph:
+def expand(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The same function with derived rows expanded and equal nodes merged.
 
     Operators inside of block graphs are expanded too; the blocks stay.
@@ -54,8 +44,8 @@ def expand(graph: KernelGraph) -> KernelGraph:
     rewriter = _Rewriter(values_of(graph), reorder=not graph.blocks, identities=True)
     counted = _Counted(graph)
 
-    def expanded(node: KernelNode) -> Iterable[KernelNode]:
-        if isinstance(node, Apply):
+    def expanded(node: ir.KernelNode) -> Iterable[ir.KernelNode]:
+        if isinstance(node, ir.Apply):
             if index := counted.shown_by(with_operands(node, rewriter.alias)):
                 rewriter.alias[node.result] = index
                 return []
@@ -72,14 +62,14 @@ class _Counted:
     Blocks count an index; a view of one they would load from memory.
     """
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: ir.KernelGraph) -> None:
         axes = {axis for item in graph.inputs for axis in item.type.axes}
         self._told = {n for n, extent in graph.extents if extent is not None}
         self._told |= {axis[0].name for axis in axes if len(axis) == 1}
         self.by_name = {item.name: item for item in graph.indices}
         self._names = {item.axis: item.name for item in graph.indices}
 
-    def shown_by(self, node: Apply) -> str | None:
+    def shown_by(self, node: ir.Apply) -> str | None:
         """The index value that a renamed one is, under the name of the renaming.
 
         None for other operators, and where nothing but the renaming tells an extent.
@@ -96,7 +86,7 @@ class _Counted:
             if not self._told.issuperset(d.name for d in axis):
                 return None
             self._names[axis] = node.result
-            self.by_name[node.result] = Index(node.result, axis, node.location)
+            self.by_name[node.result] = ir.Index(node.result, axis, node.location)
         return self._names[axis]
 
 
@@ -124,7 +114,7 @@ class _Rewriter:
     seen: dict[object, str] = field(default_factory=dict[object, str])
     keys: dict[str, list[object]] = field(default_factory=dict[str, list[object]])
 
-    def apply(self, node: Apply) -> list[Apply]:
+    def apply(self, node: ir.Apply) -> list[ir.Apply]:
         """The nodes that replace `node`; none if an equal value exists."""
         writer = _Writer(self, node)
         operands = renamed(node.operands, self.alias)
@@ -132,7 +122,7 @@ class _Rewriter:
         assert isinstance(result, str), node
         return self._named(writer.nodes, result, node.result)
 
-    def _named(self, nodes: list[Apply], result: str, wanted: str) -> list[Apply]:
+    def _named(self, nodes: list[ir.Apply], result: str, wanted: str) -> list[ir.Apply]:
         """Give the last node the name of the node that it replaces."""
         if nodes and nodes[-1].result == result:
             nodes[-1] = replace(nodes[-1], result=wanted)
@@ -160,17 +150,17 @@ class _Rewriter:
 class _Writer:
     """Writes the nodes that replace one node: an `Algebra` over operands."""
 
-    def __init__(self, rewriter: _Rewriter, node: Apply) -> None:
+    def __init__(self, rewriter: _Rewriter, node: ir.Apply) -> None:
         self.rewriter = rewriter
         self.base = node.result
         self.location: SourceLocation | None = node.location
-        self.nodes: list[Apply] = []
+        self.nodes: list[ir.Apply] = []
 
     def operator(
-        self, op: Operator, operands: tuple[Operand, ...], attrs: Attrs
-    ) -> Operand:
+        self, op: Operator, operands: tuple[ir.Operand, ...], attrs: ir.Attrs
+    ) -> ir.Operand:
         if op.expansion is not None:
-            result: Operand = op.expansion(self, *operands)
+            result: ir.Operand = op.expansion(self, *operands)
             return result
         if op is table.MUL:
             return self.mul(*operands)
@@ -183,7 +173,7 @@ class _Writer:
         return self.node(op, operands, attrs)
 
     def node(
-        self, op: Operator, operands: tuple[Operand, ...], attrs: Attrs = ()
+        self, op: Operator, operands: tuple[ir.Operand, ...], attrs: ir.Attrs = ()
     ) -> str:
         shown = operands
         if op.commutative and self.rewriter.reorder:
@@ -195,15 +185,15 @@ class _Writer:
         if equal is not None:
             self.rewriter.taken.discard(result)
             return equal
-        self.nodes.append(Apply(result, op, operands, attrs, self.location))
+        self.nodes.append(ir.Apply(result, op, operands, attrs, self.location))
         return result
 
     # -- The algebra in which expansions are written ---------------------------------
 
-    def constant(self, value: Scalar) -> Operand:
+    def constant(self, value: Scalar) -> ir.Operand:
         return value
 
-    def add(self, a: Operand, b: Operand) -> Operand:
+    def add(self, a: ir.Operand, b: ir.Operand) -> ir.Operand:
         if isinstance(a, Scalar) and isinstance(b, Scalar) and a.extents == b.extents:
             return _number(a.value + b.value, a)
         if self.rewriter.identities and isinstance(a, Scalar) and a == _ZERO:
@@ -212,14 +202,14 @@ class _Writer:
             return a
         return self.node(table.ADD, (a, b))
 
-    def sub(self, a: Operand, b: Operand) -> Operand:
+    def sub(self, a: ir.Operand, b: ir.Operand) -> ir.Operand:
         if isinstance(a, Scalar) and isinstance(b, Scalar) and a.extents == b.extents:
             return _number(a.value - b.value, a)
         if self.rewriter.identities and isinstance(b, Scalar) and b == _ZERO:
             return a
         return self.node(table.SUB, (a, b))
 
-    def mul(self, a: Operand, b: Operand) -> Operand:
+    def mul(self, a: ir.Operand, b: ir.Operand) -> ir.Operand:
         if isinstance(a, Scalar) and isinstance(b, Scalar):
             return a.times(b)
         if isinstance(a, Scalar):
@@ -228,7 +218,7 @@ class _Writer:
             return self.scale(a, b)
         return self.node(table.MUL, (a, b))
 
-    def scale(self, value: str, by: Scalar) -> Operand:
+    def scale(self, value: str, by: Scalar) -> ir.Operand:
         """Times a constant, merged with a constant that `value` was multiplied by."""
         if value in self.rewriter.scaled and by.is_moderate:
             inner, before = self.rewriter.scaled[value]
@@ -241,22 +231,22 @@ class _Writer:
             self.rewriter.scaled.setdefault(result, (value, by))
         return result
 
-    def div(self, a: Operand, b: Operand) -> Operand:
+    def div(self, a: ir.Operand, b: ir.Operand) -> ir.Operand:
         if isinstance(b, Scalar) and isinstance(b.value, Fraction) and b.is_moderate:
             return self.mul(a, b.inverse)
         return self.node(table.DIV, (a, b))
 
-    def exp(self, a: Operand) -> Operand:
+    def exp(self, a: ir.Operand) -> ir.Operand:
         if isinstance(a, Scalar) and not a.extents:
             return scalar(math.exp(a.value))
         return self.node(table.EXP, (a,))
 
-    def sqrt(self, a: Operand) -> Operand:
+    def sqrt(self, a: ir.Operand) -> ir.Operand:
         if isinstance(a, Scalar) and not a.extents:
             return scalar(math.sqrt(a.value))
         return self.node(table.SQRT, (a,))
 
-    def maximum(self, a: Operand, b: Operand) -> Operand:
+    def maximum(self, a: ir.Operand, b: ir.Operand) -> ir.Operand:
         if isinstance(a, Scalar) and isinstance(b, Scalar):
             assert not a.extents
             assert not b.extents
@@ -270,15 +260,15 @@ def _number(value: Fraction | float, like: Scalar) -> Scalar:
     return Scalar(value, like.extents)
 
 
-def _expand_block(block: BlockGraph) -> BlockGraph:
+def _expand_block(block: ir.BlockGraph) -> ir.BlockGraph:
     taken = {n.result for n in block.nodes}
     rewriter = _Rewriter(taken, reorder=True, identities=False)
 
-    def expanded(node: BlockNode) -> Iterable[BlockNode]:
-        if isinstance(node, Apply):
+    def expanded(node: ir.BlockNode) -> Iterable[ir.BlockNode]:
+        if isinstance(node, ir.Apply):
             return rewriter.apply(node)
         moved = with_operands(node, rewriter.alias)
-        key = None if isinstance(node, Store) else replace(moved, result="")
+        key = None if isinstance(node, ir.Store) else replace(moved, result="")
         equal = None if key is None else rewriter.once(key, node.result)
         if equal is None:
             return [moved]

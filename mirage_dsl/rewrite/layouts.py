@@ -53,22 +53,9 @@ from mirage_dsl.core.types import (
     f64,
     flat_type,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import lies_with_channels_last, with_channels_last
 from mirage_dsl.ir.canonical import new_name
-from mirage_dsl.ir.graph import (
-    Apply,
-    Attrs,
-    AttrValue,
-    BlockGraph,
-    KernelGraph,
-    KernelNode,
-    Load,
-    Operand,
-    Return,
-    Split,
-    Store,
-    gridded,
-)
 from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import map_nodes, renamed, values_of, with_returned
@@ -95,16 +82,16 @@ class FlatForm:
         groups: The dims that became one.
     """
 
-    program: KernelGraph
-    whole: KernelGraph
+    program: ir.KernelGraph
+    whole: ir.KernelGraph
     groups: Groups
 
-    def restored(self, graph: KernelGraph) -> KernelGraph:
+    def restored(self, graph: ir.KernelGraph) -> ir.KernelGraph:
         """A μGraph of the program as one of the whole."""
         taken = values_of(graph)
         types = kernel_types(graph)
-        nodes: list[Apply] = []
-        returns: list[Return] = []
+        nodes: list[ir.Apply] = []
+        returns: list[ir.Return] = []
         for own, wanted in zip(graph.returns, self.whole.returns, strict=True):
             name = own.value
             for dim in (d for d in types[name].names if d in self.groups):
@@ -116,7 +103,7 @@ class FlatForm:
         return with_derived_extents(restored)
 
 
-def flattened(program: KernelGraph) -> FlatForm | None:
+def flattened(program: ir.KernelGraph) -> FlatForm | None:
     """The program with fewer dims; None where none stand side by side all along."""
     groups = side_by_side(program)
     if not groups:
@@ -127,7 +114,7 @@ def flattened(program: KernelGraph) -> FlatForm | None:
 # -- Which dims ------------------------------------------------------------------------
 
 
-def side_by_side(program: KernelGraph) -> Groups:
+def side_by_side(program: ir.KernelGraph) -> Groups:
     """Dims that whatever is computed has all of or none, side by side in memory."""
     found = _Dims(program)
     chains: list[list[str]] = []
@@ -163,13 +150,13 @@ def _short_enough(
 class _Dims:
     """Where the dims of a program occur, but in what PyTorch's functions alone see."""
 
-    def __init__(self, program: KernelGraph) -> None:
+    def __init__(self, program: ir.KernelGraph) -> None:
         self.program = program
         self.types = kernel_types(program)
         self.extents = derived_extents(program, program.extent_of)
 
     @cached_property
-    def own(self) -> tuple[Apply, ...]:
+    def own(self) -> tuple[ir.Apply, ...]:
         """The operators but those."""
         return tuple(n for n in self.program.applies if n.op.kind is not Kind.LIBRARY)
 
@@ -282,7 +269,7 @@ class _Dims:
         return found
 
 
-def _named(node: Apply) -> Iterator[str]:
+def _named(node: ir.Apply) -> Iterator[str]:
     """The dims that an operator names."""
     for _, value in node.attrs:
         match value:
@@ -301,9 +288,9 @@ def _named(node: Apply) -> Iterator[str]:
 
 @dataclass
 class _Flattening:
-    program: KernelGraph
+    program: ir.KernelGraph
     groups: Groups
-    nodes: list[Apply] = field(default_factory=list[Apply])
+    nodes: list[ir.Apply] = field(default_factory=list[ir.Apply])
     flat: dict[str, str] = field(default_factory=dict[str, str])
     whole: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -314,7 +301,7 @@ class _Flattening:
             n.result for n in self.program.applies if n.op.kind is not Kind.LIBRARY
         }
 
-    def graph(self) -> KernelGraph:
+    def graph(self) -> ir.KernelGraph:
         """The program with the dims of each group as one."""
         for node in self.program.applies:
             if node.op.kind is Kind.LIBRARY:
@@ -344,13 +331,13 @@ class _Flattening:
         gone = {d for dims in self.groups.values() for d in dims[1:]}
         return tuple(first.get(n, n) for n in names if n not in gone)
 
-    def _attribute(self, attr: tuple[str, AttrValue]) -> tuple[str, AttrValue]:
+    def _attribute(self, attr: tuple[str, ir.AttrValue]) -> tuple[str, ir.AttrValue]:
         name, value = attr
         if name in ("over", "dims", "to") and isinstance(value, tuple):
             return name, self._names(value)
         return attr
 
-    def _operand(self, operand: Operand) -> Operand:
+    def _operand(self, operand: ir.Operand) -> ir.Operand:
         """An operand as what is computed with fewer dims reads it."""
         if isinstance(operand, Scalar):
             return self._constant(operand)
@@ -361,8 +348,8 @@ class _Flattening:
             for group in self._own(self.types[operand].names):
                 made = new_name(f"{operand}_flat", self.taken)
                 dims = AxisNames(tuple((d,) for d in self.groups[group]))
-                attrs: Attrs = (("of", dims), ("to", group))
-                self.nodes.append(Apply(made, FLATTEN, (name,), attrs))
+                attrs: ir.Attrs = (("of", dims), ("to", group))
+                self.nodes.append(ir.Apply(made, FLATTEN, (name,), attrs))
                 name = made
             self.flat[operand] = name
         return self.flat[operand]
@@ -392,7 +379,7 @@ class _Flattening:
                     del powers[dim]
         return Scalar(number.value, tuple(sorted(powers.items())))
 
-    def _returned(self, item: Return) -> Return:
+    def _returned(self, item: ir.Return) -> ir.Return:
         if item.value not in self.computed or not self._own(item.type.names):
             return item
         dims = tuple(map(Dim, self._names(item.type.names)))
@@ -400,10 +387,10 @@ class _Flattening:
         return replace(item, type=kind)
 
 
-def _unflatten(made: str, value: str, dim: str, factors: tuple[str, ...]) -> Apply:
+def _unflatten(made: str, value: str, dim: str, factors: tuple[str, ...]) -> ir.Apply:
     """A view that takes a dim apart again."""
     gives = AxisNames(tuple((d,) for d in factors))
-    return Apply(made, UNFLATTEN, (value,), (("dim", dim), ("gives", gives)))
+    return ir.Apply(made, UNFLATTEN, (value,), (("dim", dim), ("gives", gives)))
 
 
 # -- Channels last ---------------------------------------------------------------------
@@ -415,7 +402,7 @@ ELEMENTS = 4096
 """What a block copies at most."""
 
 
-def with_convolutions_channels_last(graph: KernelGraph) -> KernelGraph | None:
+def with_convolutions_channels_last(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     """The graph whose convolutions have their channels last; None if it has none.
 
     Those of groups of channels stay: libraries have other kernels for them.  So do
@@ -423,9 +410,9 @@ def with_convolutions_channels_last(graph: KernelGraph) -> KernelGraph | None:
     """
     types = kernel_types(graph)
 
-    def chosen_for(node: KernelNode) -> KernelNode:
+    def chosen_for(node: ir.KernelNode) -> ir.KernelNode:
         if (
-            isinstance(node, Apply)
+            isinstance(node, ir.Apply)
             and _can_be(node)
             and types[node.result].dtype != f64
         ):
@@ -438,7 +425,7 @@ def with_convolutions_channels_last(graph: KernelGraph) -> KernelGraph | None:
     return with_derived_extents(_Copying(chosen).graph())
 
 
-def _can_be(node: Apply) -> bool:
+def _can_be(node: ir.Apply) -> bool:
     """Whether a row computes it with channels last, and each axis is one dim."""
     if node.op not in CHANNELS_LAST or node.numbers["groups"] != (1,):
         return False
@@ -453,7 +440,7 @@ class _Copying:
     And behind each whose result is returned, which is row-major.
     """
 
-    chosen: KernelGraph
+    chosen: ir.KernelGraph
     copies: dict[str, str] = field(default_factory=dict[str, str])
     results: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -462,13 +449,13 @@ class _Copying:
         self.taken = values_of(self.chosen) | set(self.chosen.extent_of)
         self.taken |= {n.result for b in self.chosen.blocks for n in b.nodes}
 
-    def graph(self) -> KernelGraph:
+    def graph(self) -> ir.KernelGraph:
         """The graph with these blocks."""
         made = map_nodes(self.chosen, lambda node: tuple(self._with_copies(node)))
         return with_returned(made, self.results)
 
-    def _with_copies(self, node: KernelNode) -> Iterator[KernelNode]:
-        if not isinstance(node, Apply) or node.op.channels_last_of is None:
+    def _with_copies(self, node: ir.KernelNode) -> Iterator[ir.KernelNode]:
+        if not isinstance(node, ir.Apply) or node.op.channels_last_of is None:
             yield node
             return
         value, axes = node.values[0], operand_axes(node)[0]
@@ -492,7 +479,7 @@ class _Copying:
 
     def _copied(
         self, value: str, axes: AxisNames, suffix: str
-    ) -> Generator[KernelNode, None, str]:
+    ) -> Generator[ir.KernelNode, None, str]:
         """The nodes that copy a value; returns the name of what they make."""
         first, channels, *inner = axes.axes
         places = tuple(name for axis in inner for name in axis)
@@ -501,30 +488,30 @@ class _Copying:
         if len(places) > 1:
             along = new_name("_".join(places), self.taken)
             source = new_name(f"{value}_flat", self.taken)
-            attrs: Attrs = (("of", apart), ("to", along))
-            yield Apply(source, FLATTEN, (value,), attrs)
+            attrs: ir.Attrs = (("of", apart), ("to", along))
+            yield ir.Apply(source, FLATTEN, (value,), attrs)
             dims = tuple(map(Dim, (*first, *channels, along)))
             kind = flat_type(kind.dtype, dims, MemorySpace.DEVICE)
         copy = new_name(f"{value}_{suffix}", self.taken)
-        load = Load(new_name(f"{copy}_t", self.taken), source, kind.axes)
+        load = ir.Load(new_name(f"{copy}_t", self.taken), source, kind.axes)
         yield self._block(load, copy, kind, channels)
         if len(places) == 1:
             return copy
         whole = new_name(f"{copy}_whole", self.taken)
         attrs = (("dim", along), ("gives", apart))
-        yield Apply(whole, UNFLATTEN, (copy,), attrs)
+        yield ir.Apply(whole, UNFLATTEN, (copy,), attrs)
         return whole
 
     def _block(
-        self, load: Load, copy: str, kind: TensorType, channels: tuple[str, ...]
-    ) -> BlockGraph:
+        self, load: ir.Load, copy: str, kind: TensorType, channels: tuple[str, ...]
+    ) -> ir.BlockGraph:
         """A block that stores what it loads."""
         *outer, along = kind.names
         width = max((self.chosen.extent_of[n] or WHOLE for n in channels), default=1)
-        grid = [Split(n, 1) for n in outer if n not in channels]
-        grid += [Split(n, WHOLE) for n in channels if width > WHOLE]
-        grid.append(Split(along, ELEMENTS // WHOLE))
+        grid = [ir.Split(n, 1) for n in outer if n not in channels]
+        grid += [ir.Split(n, WHOLE) for n in channels if width > WHOLE]
+        grid.append(ir.Split(along, ELEMENTS // WHOLE))
         cut = {s.dim for s in grid}
-        axes = gridded(kind.axes, cut)
-        store = Store(copy, load.result, axes, kind.dtype)
-        return BlockGraph(tuple(grid), None, (replace(load, axes=axes), store))
+        axes = ir.gridded(kind.axes, cut)
+        store = ir.Store(copy, load.result, axes, kind.dtype)
+        return ir.BlockGraph(tuple(grid), None, (replace(load, axes=axes), store))

@@ -69,50 +69,22 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, f32
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.settled import followed
 from mirage_dsl.ir.builder import one_over
 from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check import MAX_GRID_DIMS, check
-from mirage_dsl.ir.graph import (
-    JOINED,
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    Load,
-    LoopBound,
-    RunningMax,
-    Schedule,
-    Settled,
-    Split,
-    Store,
-    dims_of,
-    integer_of,
-    partial_dim,
-    stages_of,
-)
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, parts
 from mirage_dsl.ir.text.printer import bounds_text, settled_text
 from mirage_dsl.ir.walk import live, map_blocks, read_by, users, with_operands
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind, Operator, Term
-from mirage_dsl.ops.table import (
-    EXP,
-    LESS,
-    MAX,
-    MUL,
-    OPERATORS,
-    ROWSHIFT,
-    SUB,
-    SUM,
-    total_of,
-)
 
 # -- Over a scan -----------------------------------------------------------------------
 
 
-def scanned_in_loop(block: BlockGraph) -> BlockGraph | None:
+def scanned_in_loop(block: ir.BlockGraph) -> ir.BlockGraph | None:
     """A block without sizes that loops over the dim that it scans.
 
     None where it has a loop, scans no dim or several, or has another use of the dim
@@ -121,23 +93,23 @@ def scanned_in_loop(block: BlockGraph) -> BlockGraph | None:
     dim = _scanned(block)
     if dim is None:
         return None
-    nodes: list[BlockNode] = []
+    nodes: list[ir.BlockNode] = []
     for node in block.nodes:
         match node:
-            case Load():
+            case ir.Load():
                 nodes.append(replace(node, axes=_in_pieces(node.axes, dim)))
-            case Store():
-                if dim not in {d.name for d in dims_of(node.axes)}:
+            case ir.Store():
+                if dim not in {d.name for d in ir.dims_of(node.axes)}:
                     return None
                 joined = f"{node.result}_joined"
-                nodes.append(Accumulate(joined, node.operand, JOINED))
+                nodes.append(ir.Accumulate(joined, node.operand, ir.JOINED))
                 nodes.append(replace(node, operand=joined))
             case _:
                 nodes.append(node)
-    return replace(block, loop=Split(dim, 1), nodes=tuple(nodes))
+    return replace(block, loop=ir.Split(dim, 1), nodes=tuple(nodes))
 
 
-def _scanned(block: BlockGraph) -> str | None:
+def _scanned(block: ir.BlockGraph) -> str | None:
     """The one dim that all scans of a block go along, if it can loop over it."""
     scans = [n for n in block.applies if n.op.kind is Kind.SCAN]
     along = {n.along for n in scans}
@@ -153,8 +125,8 @@ def _scanned(block: BlockGraph) -> str | None:
     return dim if block.grid_split(dim) is None else None
 
 
-def _goes_on(node: Apply) -> bool:
-    return len(node.along) == 1 and total_of(node.op) is not None
+def _goes_on(node: ir.Apply) -> bool:
+    return len(node.along) == 1 and table.total_of(node.op) is not None
 
 
 def _in_pieces(axes: tuple[Axis, ...], dim: str) -> tuple[Axis, ...]:
@@ -168,8 +140,8 @@ def _in_pieces(axes: tuple[Axis, ...], dim: str) -> tuple[Axis, ...]:
 
 
 def split_loop(
-    graph: KernelGraph, number: int, *, count: int = 4
-) -> KernelGraph | None:
+    graph: ir.KernelGraph, number: int, *, count: int = 4
+) -> ir.KernelGraph | None:
     """The μGraph with the loop of one block split over the grid.
 
     Args:
@@ -183,7 +155,7 @@ def split_loop(
         loop, no free grid dim, or results of which no parts are joined.
     """
     block = graph.nodes[number]
-    if not isinstance(block, BlockGraph) or not _may_split(graph, block):
+    if not isinstance(block, ir.BlockGraph) or not _may_split(graph, block):
         return None
     split = _Splitting(graph, block)
     if not split.crossing or not all(map(split.storable, split.crossing.values())):
@@ -195,22 +167,22 @@ def split_loop(
     return None if check(made) else made
 
 
-def _may_split(graph: KernelGraph, block: BlockGraph) -> bool:
+def _may_split(graph: ir.KernelGraph, block: ir.BlockGraph) -> bool:
     if block.loop is None or len(block.axes) >= MAX_GRID_DIMS:
         return False
     dims = {*(s.dim for s in block.grid), block.loop.dim}
     # The dims over parts must be new.
-    if any(partial_dim(d) in graph.extent_of or d.endswith("#") for d in dims):
+    if any(ir.partial_dim(d) in graph.extent_of or d.endswith("#") for d in dims):
         return False
     if block.loop.dim in {s.dim for s in block.grid}:
         return False
-    sums = [n for n in block.nodes if isinstance(n, Accumulate)]
+    sums = [n for n in block.nodes if isinstance(n, ir.Accumulate)]
     lasts = [n.operand for n in sums if n.operand in _running(block)]
     return all(n.reduction is not None for n in sums) and len(lasts) == len({*lasts})
 
 
-def _running(block: BlockGraph) -> set[str]:
-    return {n.result for n in block.nodes if isinstance(n, RunningMax)}
+def _running(block: ir.BlockGraph) -> set[str]:
+    return {n.result for n in block.nodes if isinstance(n, ir.RunningMax)}
 
 
 @dataclass(frozen=True)
@@ -232,8 +204,8 @@ class _Crossing:
 
 @dataclass
 class _Splitting:
-    graph: KernelGraph
-    block: BlockGraph
+    graph: ir.KernelGraph
+    block: ir.BlockGraph
     crossing: dict[str, _Crossing] = field(default_factory=dict[str, _Crossing])
     maxima: dict[str, _Crossing] = field(default_factory=dict[str, _Crossing])
     """By the name of the running maximum."""
@@ -244,25 +216,25 @@ class _Splitting:
         assert self.block.loop is not None
         self.loop = self.block.loop
         self.types = block_types(self.block, kernel_types(self.graph))
-        self.stages = stages_of(self.block)
+        self.stages = ir.stages_of(self.block)
         self.users = users(self.block.nodes)
         self.names = FreshNames(self.graph)
         running = _running(self.block)
         for node in self.block.nodes:
-            if isinstance(node, Accumulate) and node.operand in running:
+            if isinstance(node, ir.Accumulate) and node.operand in running:
                 self.lasts[node.operand] = node.result
                 self._cross_shift(node.operand)
-            elif isinstance(node, Accumulate):
+            elif isinstance(node, ir.Accumulate):
                 self._cross(node.result, node)
 
     # -- What crosses ----------------------------------------------------------------
 
-    def _cross(self, value: str, origin: Accumulate) -> None:
+    def _cross(self, value: str, origin: ir.Accumulate) -> None:
         """Store `value`, or the sums that are all that is needed of it."""
         reduced = [n for n in self.users[value] if self._moves(n, origin)]
         if reduced and len(reduced) == len(self.users[value]):
             for node in reduced:
-                assert isinstance(node, Apply)
+                assert isinstance(node, ir.Apply)
                 self._cross(node.result, origin)
             return
         shift = origin.rescale
@@ -275,11 +247,11 @@ class _Splitting:
     def _cross_shift(self, shift: str) -> None:
         if shift not in self.maxima:
             tensor = self.names.fresh(f"{shift}_parts")
-            self.maxima[shift] = _Crossing(shift, MAX, None, tensor)
+            self.maxima[shift] = _Crossing(shift, table.MAX, None, tensor)
 
-    def _moves(self, node: BlockNode, origin: Accumulate) -> bool:
+    def _moves(self, node: ir.BlockNode, origin: ir.Accumulate) -> bool:
         """Whether a reduction may come before joining the parts."""
-        if not isinstance(node, Apply) or node.op is not origin.reduction:
+        if not isinstance(node, ir.Apply) or node.op is not origin.reduction:
             return False
         return origin.rescale is None or not set(node.over) & set(
             self.types[origin.rescale].names
@@ -292,24 +264,24 @@ class _Splitting:
 
     # -- The first kernel ------------------------------------------------------------
 
-    def first(self, count: int) -> BlockGraph:
+    def first(self, count: int) -> ir.BlockGraph:
         """The parts of all sums, each block over its share of the iterations."""
         last: dict[str, str] = {}
-        extra: list[BlockNode] = []
+        extra: list[ir.BlockNode] = []
         for shift in self.maxima:
             last[shift] = self.names.fresh(f"{shift}_last")
-            extra.append(Accumulate(last[shift], shift, MAX.name))
-        stores: list[BlockNode] = [
-            Store(c.tensor, c.value, self._stored(c.value), self._format(c.value))
+            extra.append(ir.Accumulate(last[shift], shift, table.MAX.name))
+        stores: list[ir.BlockNode] = [
+            ir.Store(c.tensor, c.value, self._stored(c.value), self._format(c.value))
             for c in self.crossing.values()
         ]
         stores += [
-            Store(c.tensor, last[c.value], self._stored(c.value), f32)
+            ir.Store(c.tensor, last[c.value], self._stored(c.value), f32)
             for c in self.maxima.values()
         ]
         kept = live(self.block.made, read_by((*extra, *stores)))
         nodes = [self._repieced(n) for n in kept]
-        grid = (*self.block.grid, Split(self.loop.dim, self._part(count)))
+        grid = (*self.block.grid, ir.Split(self.loop.dim, self._part(count)))
         return replace(self.block, grid=grid, nodes=(*nodes, *extra, *stores))
 
     def _format(self, value: str) -> DType:
@@ -324,8 +296,8 @@ class _Splitting:
         rounds = count if extent is None else parts(parts(extent, tile), count)
         return rounds * tile
 
-    def _repieced(self, node: BlockNode) -> BlockNode:
-        if not isinstance(node, Load):
+    def _repieced(self, node: ir.BlockNode) -> ir.BlockNode:
+        if not isinstance(node, ir.Load):
             return node
         axes = tuple(
             tuple(replace(d, grid=d.grid or d.loop) for d in a) for a in node.axes
@@ -340,7 +312,7 @@ class _Splitting:
 
     def _numbered(self, value: str) -> tuple[str, ...]:
         """Dims over blocks: of the loop, and of grid dims that the value lacks."""
-        return tuple(partial_dim(d) for d in (self.loop.dim, *self._lacked(value)))
+        return tuple(ir.partial_dim(d) for d in (self.loop.dim, *self._lacked(value)))
 
     def _lacked(self, value: str) -> tuple[str, ...]:
         """Grid dims along which all blocks compute the same, one of each axis."""
@@ -353,33 +325,33 @@ class _Splitting:
 
     # -- The second kernel -----------------------------------------------------------
 
-    def second(self) -> BlockGraph:
+    def second(self) -> ir.BlockGraph:
         """Joins the parts and does what came after the loop."""
-        joined: list[BlockNode] = []
+        joined: list[ir.BlockNode] = []
         weights: dict[str, str] = {}
         for shift in self.maxima:
             joined += self._weighted(shift, weights)
         for crossing in self.crossing.values():
             joined += self._joined(crossing, weights)
         rest = [n for n in self.block.nodes if self._comes_later(n)]
-        stores = [n for n in rest if isinstance(n, Store)]
-        others = [n for n in rest if not isinstance(n, Store)]
+        stores = [n for n in rest if isinstance(n, ir.Store)]
+        others = [n for n in rest if not isinstance(n, ir.Store)]
         made = (*joined, *others)
-        return BlockGraph(
+        return ir.BlockGraph(
             self.block.grid,
             None,
             (*live(made, read_by(stores)), *stores),
-            Schedule(num_stages=2, pdl=self.block.schedule.pdl),
+            ir.Schedule(num_stages=2, pdl=self.block.schedule.pdl),
         )
 
-    def _comes_later(self, node: BlockNode) -> bool:
-        if isinstance(node, Store):
+    def _comes_later(self, node: ir.BlockNode) -> bool:
+        if isinstance(node, ir.Store):
             return True
-        if isinstance(node, Accumulate) or node.result in self.crossing:
+        if isinstance(node, ir.Accumulate) or node.result in self.crossing:
             return False
         return self.stages[node.result] != "body"
 
-    def _load(self, crossing: _Crossing) -> tuple[list[BlockNode], str]:
+    def _load(self, crossing: _Crossing) -> tuple[list[ir.BlockNode], str]:
         """The parts of a value, replicas joined into one."""
         value = crossing.value
         axes = tuple(
@@ -387,53 +359,53 @@ class _Splitting:
             for (d,) in self._stored(value)
         )
         loaded = self.names.fresh(f"{value}_parts")
-        nodes: list[BlockNode] = [Load(loaded, crossing.tensor, axes)]
-        lacked = tuple(partial_dim(d) for d in self._lacked(value))
+        nodes: list[ir.BlockNode] = [ir.Load(loaded, crossing.tensor, axes)]
+        lacked = tuple(ir.partial_dim(d) for d in self._lacked(value))
         if not lacked:
             return nodes, loaded
         one = self.names.fresh(f"{value}_part")
         if not crossing.reduction.adds:
             # All replicas are equal, so the largest is any of them.
-            nodes.append(Apply(one, MAX, (loaded,), (("over", lacked),)))
+            nodes.append(ir.Apply(one, table.MAX, (loaded,), (("over", lacked),)))
             return nodes, one
         total = self.names.fresh(f"{value}_total")
-        nodes.append(Apply(total, SUM, (loaded,), (("over", lacked),)))
-        nodes.append(Apply(one, MUL, (total, one_over(*lacked))))
+        nodes.append(ir.Apply(total, table.SUM, (loaded,), (("over", lacked),)))
+        nodes.append(ir.Apply(one, table.MUL, (total, one_over(*lacked))))
         return nodes, one
 
-    def _weighted(self, shift: str, weights: dict[str, str]) -> list[BlockNode]:
+    def _weighted(self, shift: str, weights: dict[str, str]) -> list[ir.BlockNode]:
         """exp(maximum - largest), which is 0 for a part in which all is masked."""
         nodes, peaks = self._load(self.maxima[shift])
         fresh = self.names.fresh
         top = self.lasts.get(shift) or fresh(f"{shift}_top")
         moved = fresh(f"{shift}_moved")
         weights[shift] = fresh(f"{shift}_weight")
-        over = (("over", (partial_dim(self.loop.dim),)),)
+        over = (("over", (ir.partial_dim(self.loop.dim),)),)
         return [
             *nodes,
-            Apply(top, ROWSHIFT, (peaks,), over),
-            Apply(moved, SUB, (peaks, top)),
-            Apply(weights[shift], EXP, (moved,)),
+            ir.Apply(top, table.ROWSHIFT, (peaks,), over),
+            ir.Apply(moved, table.SUB, (peaks, top)),
+            ir.Apply(weights[shift], table.EXP, (moved,)),
         ]
 
     def _joined(
         self, crossing: _Crossing, weights: Mapping[str, str]
-    ) -> list[BlockNode]:
+    ) -> list[ir.BlockNode]:
         value, shift = crossing.value, crossing.shift
-        over = (("over", (partial_dim(self.loop.dim),)),)
+        over = (("over", (ir.partial_dim(self.loop.dim),)),)
         nodes, part = self._load(crossing)
         if shift is not None:
             weighted = self.names.fresh(f"{value}_weighted")
-            nodes.append(Apply(weighted, MUL, (part, weights[shift])))
+            nodes.append(ir.Apply(weighted, table.MUL, (part, weights[shift])))
             part = weighted
-        nodes.append(Apply(value, crossing.reduction, (part,), over))
+        nodes.append(ir.Apply(value, crossing.reduction, (part,), over))
         return nodes
 
 
 # -- Left out --------------------------------------------------------------------------
 
 
-def without_loop(block: BlockGraph) -> BlockGraph | None:
+def without_loop(block: ir.BlockGraph) -> ir.BlockGraph | None:
     """A block that has all iterations at once; None where it has no loop.
 
     The schedule is for no loop; that the tiles fit is not looked at.  What is added in
@@ -442,21 +414,21 @@ def without_loop(block: BlockGraph) -> BlockGraph | None:
     """
     if block.loop is None:
         return None
-    stages = stages_of(block)
+    stages = ir.stages_of(block)
     names: dict[str, str] = {}
-    nodes: list[BlockNode] = []
+    nodes: list[ir.BlockNode] = []
     for node in block.nodes:
         match node:
-            case Accumulate() | RunningMax():
+            case ir.Accumulate() | ir.RunningMax():
                 if stages[node.operand] != "body":
                     return None
                 names[node.result] = names.get(node.operand, node.operand)
-            case Load():
+            case ir.Load():
                 nodes.append(replace(node, axes=_in_one_piece(node.axes)))
             case _:
                 nodes.append(with_operands(node, names))
     schedule = replace(block.schedule, num_stages=2, descriptors=False, prefetch=0)
-    return BlockGraph(block.grid, None, tuple(nodes), schedule)
+    return ir.BlockGraph(block.grid, None, tuple(nodes), schedule)
 
 
 def _in_one_piece(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
@@ -468,24 +440,24 @@ def _in_one_piece(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
 NEAR = 32 * 2**20
 """Bytes that stay in the L2 cache beside others, whoever reads them."""
 
-_LESS_EQUAL = OPERATORS["less_equal"]
+_LESS_EQUAL = table.OPERATORS["less_equal"]
 
 
-def skip_tiles(graph: KernelGraph) -> KernelGraph | None:
+def skip_tiles(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     """The μGraph whose blocks leave out what is masked; None where nothing is."""
     axes = _axes(graph)
     made = map_blocks(graph, lambda block: _bounded(block, axes, graph))
     return None if made == graph else made
 
 
-def settle_masks(graph: KernelGraph) -> KernelGraph | None:
+def settle_masks(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     """The μGraph whose iterations do without masks where these hide nothing.
 
     It is for blocks that leave iterations out; None where nothing is settled.
     """
     axes = _axes(graph)
 
-    def settled(block: BlockGraph) -> BlockGraph:
+    def settled(block: ir.BlockGraph) -> ir.BlockGraph:
         if not block.bounds or block.settled:
             return block
         masks = (
@@ -497,7 +469,7 @@ def settle_masks(graph: KernelGraph) -> KernelGraph | None:
     return None if made == graph else made
 
 
-def unproven(graph: KernelGraph) -> str | None:
+def unproven(graph: ir.KernelGraph) -> str | None:
     """What bounds say of iterations that does not follow; None if all of it does.
 
     Those that are left out may be needed, or a mask may not be settled: trials at a few
@@ -520,13 +492,13 @@ def unproven(graph: KernelGraph) -> str | None:
     return None
 
 
-def _is_settled(settled: Settled, sure: Settled) -> bool:
+def _is_settled(settled: ir.Settled, sure: ir.Settled) -> bool:
     """Whether a truth value is settled at most where it surely is."""
     alike = (settled.value, settled.holds) == (sure.value, sure.holds)
     return alike and _is_within(sure.bound, settled.bound)
 
 
-def _is_within(bound: LoopBound, other: LoopBound) -> bool:
+def _is_within(bound: ir.LoopBound, other: ir.LoopBound) -> bool:
     """Whether a bound leaves out no more than another one."""
     more = bound.offset - other.offset
     alike = (bound.dim, bound.upper) == (other.dim, other.upper)
@@ -535,21 +507,21 @@ def _is_within(bound: LoopBound, other: LoopBound) -> bool:
     return alike and wide and (more >= 0 if bound.upper else more <= 0)
 
 
-def _axes(graph: KernelGraph) -> dict[str, str]:
+def _axes(graph: ir.KernelGraph) -> dict[str, str]:
     """The dim of each index value that has one."""
     return {i.name: i.axis[0].name for i in graph.indices if len(i.axis) == 1}
 
 
 def _bounded(
-    block: BlockGraph, axes: Mapping[str, str], graph: KernelGraph
-) -> BlockGraph:
+    block: ir.BlockGraph, axes: Mapping[str, str], graph: ir.KernelGraph
+) -> ir.BlockGraph:
     if block.loop is not None and not block.bounds:
         found = dict.fromkeys(m.bound for m in _masks(block, axes))
         block = replace(block, bounds=tuple(found))
     return _evened(block, graph) if block.bounds else block
 
 
-def _evened(block: BlockGraph, graph: KernelGraph) -> BlockGraph:
+def _evened(block: ir.BlockGraph, graph: ir.KernelGraph) -> ir.BlockGraph:
     """The block with the dims that bound its loop last among the grid's.
 
     Blocks of one length are numbered one after the other then, and those that iterate
@@ -557,7 +529,7 @@ def _evened(block: BlockGraph, graph: KernelGraph) -> BlockGraph:
     left: blocks that run together are to read the same tiles.
     """
     types, bounding = kernel_types(graph), {b.dim for b in block.bounds}
-    read = {n.source for n in block.loads if any(d.loop for d in dims_of(n.axes))}
+    read = {n.source for n in block.loads if any(d.loop for d in ir.dims_of(n.axes))}
     extents = derived_extents(graph, graph.extent_of)
     size = 0
     for kind in (types[name] for name in read):
@@ -570,7 +542,7 @@ def _evened(block: BlockGraph, graph: KernelGraph) -> BlockGraph:
     return replace(block, grid=tuple(s for axis in axes for s in axis))
 
 
-def _masks(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[Settled]:
+def _masks(block: ir.BlockGraph, axes: Mapping[str, str]) -> Iterator[ir.Settled]:
     """Comparisons that hide all of an iteration which their bounds do not let through.
 
     In iterations that these cover they hide nothing.
@@ -589,7 +561,7 @@ def _masks(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[Settled]:
 
 
 def _starts(
-    block: BlockGraph, axes: Mapping[str, str]
+    block: ir.BlockGraph, axes: Mapping[str, str]
 ) -> Iterator[tuple[str, float, int]]:
     """Comparisons of a position along the loop's dim with a number.
 
@@ -598,9 +570,9 @@ def _starts(
     assert block.loop is not None
     places, looped = _places(block, axes), block.loop.dim
     for node in block.applies:
-        if node.op not in (LESS, _LESS_EQUAL):
+        if node.op not in (table.LESS, _LESS_EQUAL):
             continue
-        difference = _difference(node, places, int(node.op is LESS))
+        difference = _difference(node, places, int(node.op is table.LESS))
         match dict(difference or {}):
             case {"": offset, **sign} if sign == {looped: 1} and offset <= 0:
                 # d + offset <= 0 does not hold behind -offset.
@@ -612,17 +584,17 @@ def _starts(
                 pass
 
 
-def _comparisons(block: BlockGraph, axes: Mapping[str, str]) -> Iterator[Settled]:
+def _comparisons(block: ir.BlockGraph, axes: Mapping[str, str]) -> Iterator[ir.Settled]:
     """Where comparisons of positions hold all over tiles, and where they fail."""
     places = _places(block, axes)
     for node in block.applies:
-        if node.op not in (LESS, _LESS_EQUAL):
+        if node.op not in (table.LESS, _LESS_EQUAL):
             continue
-        difference = _difference(node, places, int(node.op is LESS))
+        difference = _difference(node, places, int(node.op is table.LESS))
         for held in (False, True) if difference is not None else ():
             bound = _bound_of(difference or {}, block, held=held)
             if bound is not None:
-                yield Settled(node.result, not held, bound)
+                yield ir.Settled(node.result, not held, bound)
 
 
 # -- Comparisons of positions ----------------------------------------------------------
@@ -631,13 +603,13 @@ Place = Mapping[str, int]
 """A sum of positions: how often each dim is in it; a whole number by the name ``."""
 
 
-def _places(block: BlockGraph, axes: Mapping[str, str]) -> dict[str, Place]:
+def _places(block: ir.BlockGraph, axes: Mapping[str, str]) -> dict[str, Place]:
     """The values of a block that are sums of positions and whole numbers."""
     found: dict[str, Place] = {}
     for node in block.nodes:
-        if isinstance(node, Load) and node.source in axes:
+        if isinstance(node, ir.Load) and node.source in axes:
             found[node.result] = {axes[node.source]: 1}
-        elif isinstance(node, Apply) and node.op.term in (Term.ADD, Term.SUB):
+        elif isinstance(node, ir.Apply) and node.op.term in (Term.ADD, Term.SUB):
             total = _difference(node, found, 0, -1 if node.op.term is Term.SUB else 1)
             if total is not None:
                 found[node.result] = total
@@ -645,12 +617,12 @@ def _places(block: BlockGraph, axes: Mapping[str, str]) -> dict[str, Place]:
 
 
 def _difference(
-    node: Apply, places: Mapping[str, Place], more: int, sign: int = -1
+    node: ir.Apply, places: Mapping[str, Place], more: int, sign: int = -1
 ) -> Place | None:
     """The first operand less the second one, or their sum, and so much more."""
     total = {"": more}
     for operand, factor in zip(node.operands, (1, sign), strict=True):
-        number = integer_of(operand, {})
+        number = ir.integer_of(operand, {})
         place = {"": number} if number is not None else None
         if isinstance(operand, str):
             place = places.get(operand)
@@ -661,7 +633,9 @@ def _difference(
     return {n: c for n, c in total.items() if c or not n}
 
 
-def _bound_of(difference: Place, block: BlockGraph, *, held: bool) -> LoopBound | None:
+def _bound_of(
+    difference: Place, block: ir.BlockGraph, *, held: bool
+) -> ir.LoopBound | None:
     """Where `difference <= 0` is not `held` somewhere in a tile; None if unknown."""
     assert block.loop is not None
     looped, offset = block.loop.dim, difference[""]
@@ -676,41 +650,41 @@ def _bound_of(difference: Place, block: BlockGraph, *, held: bool) -> LoopBound 
         return None
     if signs[0] > 0:
         # d - n + offset <= 0, or more than 0.
-        return LoopBound(dim, held is False, -offset if not held else 1 - offset)
-    return LoopBound(dim, held, offset if not held else offset - 1)
+        return ir.LoopBound(dim, held is False, -offset if not held else 1 - offset)
+    return ir.LoopBound(dim, held, offset if not held else offset - 1)
 
 
-def _is_in_part(block: BlockGraph, dim: str) -> bool:
+def _is_in_part(block: ir.BlockGraph, dim: str) -> bool:
     """Whether all that the block sees of a dim is its part."""
-    pieces = {d for n in block.loads for d in dims_of(n.axes) if d.name == dim}
+    pieces = {d for n in block.loads for d in ir.dims_of(n.axes) if d.name == dim}
     return all(d.grid and not d.loop for d in pieces)
 
 
 # -- What follows ----------------------------------------------------------------------
 
 
-def _is_neutral(block: BlockGraph, known: dict[str, float]) -> bool:
+def _is_neutral(block: ir.BlockGraph, known: dict[str, float]) -> bool:
     """Whether every accumulator gets its neutral element, given some values."""
     known = dict(known)
     for node in block.nodes:
         match node:
-            case Apply() if node.result not in known:
+            case ir.Apply() if node.result not in known:
                 value = followed(node, known)
                 if value is not None:
                     known[node.result] = value
-            case RunningMax():
+            case ir.RunningMax():
                 if known.get(node.operand) != -math.inf:
                     return False
                 known[node.result] = math.nan
-            case Accumulate():
+            case ir.Accumulate():
                 if not _adds_nothing(node, known):
                     return False
-            case Apply() | Load() | Store():
+            case ir.Apply() | ir.Load() | ir.Store():
                 pass
     return True
 
 
-def _adds_nothing(node: Accumulate, known: Mapping[str, float]) -> bool:
+def _adds_nothing(node: ir.Accumulate, known: Mapping[str, float]) -> bool:
     reduction, value = node.reduction, known.get(node.operand)
     if reduction is None:
         return False

@@ -34,24 +34,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, boolean
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
 from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    AttrValue,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    Load,
-    Operand,
-    Split,
-    Store,
-    gridded,
-    names_dim,
-    partial_dim,
-)
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.walk import makers, operands_of, users, with_operands
 from mirage_dsl.ops.definition import Kind
@@ -63,21 +49,21 @@ FEWEST_PARTS = 8
 """Parts from which on rows are worth to be parts: two iterations of four warps."""
 
 
-def with_pairs(graph: KernelGraph) -> KernelGraph | None:
+def with_pairs(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     """The μGraph whose blocks take weights in pairs; None where none can."""
     if all(i.type.dtype.itemsize > 1 for i in graph.inputs):
         return None
     made = whole = _with_whole_loops(graph)
     for at, node in enumerate(whole.nodes):
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             made = _with_pairs(made, at) or made
     return None if made == whole or check(made) else made
 
 
-def _with_pairs(graph: KernelGraph, at: int) -> KernelGraph | None:
+def _with_pairs(graph: ir.KernelGraph, at: int) -> ir.KernelGraph | None:
     """The μGraph in which one block does."""
     block = graph.nodes[at]
-    assert isinstance(block, BlockGraph)
+    assert isinstance(block, ir.BlockGraph)
     if block.loop is None or block.bounds or block.settled:
         return None
     columns = _inner(block, graph, summed=False)
@@ -87,15 +73,15 @@ def _with_pairs(graph: KernelGraph, at: int) -> KernelGraph | None:
     if parts is None:
         return None
     block = parts.nodes[at]
-    assert isinstance(block, BlockGraph)
+    assert isinstance(block, ir.BlockGraph)
     rows = _inner(block, parts, summed=True)
     apart = [name for name in rows if parts.extent_of[name] != PAIR]
     return _paired(parts, apart) if rows else None
 
 
-def _paired(graph: KernelGraph, names: Sequence[str]) -> KernelGraph | None:
+def _paired(graph: ir.KernelGraph, names: Sequence[str]) -> ir.KernelGraph | None:
     """The μGraph in which some dims are pairs."""
-    found: KernelGraph | None = graph
+    found: ir.KernelGraph | None = graph
     for name in names:
         found = found and _taken_apart(found, name, PAIR, f"{name}_pairs", "pair")
     return found
@@ -104,16 +90,18 @@ def _paired(graph: KernelGraph, names: Sequence[str]) -> KernelGraph | None:
 # -- One kernel ------------------------------------------------------------------------
 
 
-def _with_whole_loops(graph: KernelGraph) -> KernelGraph:
+def _with_whole_loops(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The μGraph whose loops are not split over the grid, where that only adds."""
     nodes = list(graph.nodes)
     for at, (first, second) in enumerate(pairwise(graph.nodes)):
-        if not isinstance(first, BlockGraph) or not isinstance(second, BlockGraph):
+        if not isinstance(first, ir.BlockGraph) or not isinstance(
+            second, ir.BlockGraph
+        ):
             continue
         made = _Joining(graph, first, second).block()
         if made is not None:
             nodes[at : at + 2] = [made]
-            gone = {partial_dim(s.dim) for s in first.grid if s not in made.grid}
+            gone = {ir.partial_dim(s.dim) for s in first.grid if s not in made.grid}
             extents = tuple(e for e in graph.extents if e[0] not in gone)
             return replace(graph, nodes=tuple(nodes), extents=extents)
     return graph
@@ -123,14 +111,14 @@ class _Joining:
     """Makes one block of two: the second sums what parts of the first store."""
 
     def __init__(
-        self, graph: KernelGraph, first: BlockGraph, second: BlockGraph
+        self, graph: ir.KernelGraph, first: ir.BlockGraph, second: ir.BlockGraph
     ) -> None:
         self.graph, self.first, self.second = graph, first, second
         self.rows = "" if first.loop is None else first.loop.dim
         self.grid = tuple(s for s in first.grid if s.dim != self.rows)
         self.names: dict[str, str] = {}
 
-    def block(self) -> BlockGraph | None:
+    def block(self) -> ir.BlockGraph | None:
         first, second = self.first, self.second
         plain = not (first.bounds or first.settled or second.bounds or second.settled)
         split = 0 < len(self.grid) < len(first.grid) and second.loop is None
@@ -141,20 +129,25 @@ class _Joining:
             if node.result not in self.names:
                 self.names[node.result] = free_name(node.result, taken)
                 taken.add(self.names[node.result])
-        nodes = [self._on_grid(n) for n in first.nodes if not isinstance(n, Store)]
+        nodes = [self._on_grid(n) for n in first.nodes if not isinstance(n, ir.Store)]
         nodes += [self._renamed(n) for n in second.nodes if not self._is_gone(n)]
         return replace(first, grid=self.grid, nodes=tuple(nodes))
 
     def _sums(self) -> bool:
         """Whether all that the first block stores is summed, and nothing else of it."""
-        made, part = makers(self.first), Dim(partial_dim(self.rows), grid=True)
+        made, part = makers(self.first), Dim(ir.partial_dim(self.rows), grid=True)
         stores = {s.result: s for s in self.first.stores}
         read = users(self.second.nodes)
         loads = [n for n in self.second.loads if n.source in stores]
         for load in loads:
             store, (sums, *others) = stores[load.source], read[load.result]
             adds = _is_sum(store.operand, made) and (part,) in store.axes
-            if not adds or others or not isinstance(sums, Apply) or sums.op is not SUM:
+            if (
+                not adds
+                or others
+                or not isinstance(sums, ir.Apply)
+                or sums.op is not SUM
+            ):
                 return False
             if sums.over != (part.name,):
                 return False
@@ -165,31 +158,31 @@ class _Joining:
         once = sorted(n.source for n in loads) == sorted(stores)
         return once and wanted.isdisjoint(stores)
 
-    def _is_gone(self, node: BlockNode) -> bool:
+    def _is_gone(self, node: ir.BlockNode) -> bool:
         """Whether a node of the second block only adds what the first one stored."""
         stored = {s.operand for s in self.first.stores}
-        made = not isinstance(node, Store) and node.result in self.names
+        made = not isinstance(node, ir.Store) and node.result in self.names
         return made and self.names[node.result] in stored
 
-    def _on_grid(self, node: BlockNode) -> BlockNode:
+    def _on_grid(self, node: ir.BlockNode) -> ir.BlockNode:
         """A node in the one block, whose grid is the first one's without the rows."""
-        if not isinstance(node, Load | Store):
+        if not isinstance(node, ir.Load | ir.Store):
             return node
         split = {s.dim for s in self.grid}
-        return replace(node, axes=gridded(node.axes, split))
+        return replace(node, axes=ir.gridded(node.axes, split))
 
-    def _renamed(self, node: BlockNode) -> BlockNode:
+    def _renamed(self, node: ir.BlockNode) -> ir.BlockNode:
         """The same of a node of the second block."""
         named = with_operands(self._on_grid(node), self.names)
-        if isinstance(named, Store):
+        if isinstance(named, ir.Store):
             return named
         return replace(named, result=self.names[named.result])
 
 
-def _is_sum(value: str, made: Mapping[str, BlockNode]) -> bool:
+def _is_sum(value: str, made: Mapping[str, ir.BlockNode]) -> bool:
     """Whether a value is added to by a loop, or is a sum of what is."""
     node = made[value]
-    if isinstance(node, Apply) and node.op is SUM:
+    if isinstance(node, ir.Apply) and node.op is SUM:
         return _is_sum(node.values[0], made)
     return _adds(node)
 
@@ -197,7 +190,7 @@ def _is_sum(value: str, made: Mapping[str, BlockNode]) -> bool:
 # -- Bytes that lie side by side -------------------------------------------------------
 
 
-def _inner(block: BlockGraph, graph: KernelGraph, *, summed: bool) -> list[str]:
+def _inner(block: ir.BlockGraph, graph: ir.KernelGraph, *, summed: bool) -> list[str]:
     """The dims along which a block's bytes for products lie side by side.
 
     Those of columns, which the grid splits, or those over which the products sum.
@@ -221,12 +214,12 @@ def _inner(block: BlockGraph, graph: KernelGraph, *, summed: bool) -> list[str]:
 # -- Rows ------------------------------------------------------------------------------
 
 
-def _in_parts(graph: KernelGraph | None, at: int) -> KernelGraph | None:
+def _in_parts(graph: ir.KernelGraph | None, at: int) -> ir.KernelGraph | None:
     """The μGraph whose block has parts of rows as a batch of its products."""
     if graph is None:
         return None
     block = graph.nodes[at]
-    assert isinstance(block, BlockGraph)
+    assert isinstance(block, ir.BlockGraph)
     assert block.loop is not None
     rows = block.loop.dim
     summed = [
@@ -249,14 +242,16 @@ def _in_parts(graph: KernelGraph | None, at: int) -> KernelGraph | None:
     return None
 
 
-def _over(node: Apply) -> tuple[str, ...]:
+def _over(node: ir.Apply) -> tuple[str, ...]:
     return tuple(node.over)
 
 
-def _batched(graph: KernelGraph, at: int, products: set[str]) -> KernelGraph | None:
+def _batched(
+    graph: ir.KernelGraph, at: int, products: set[str]
+) -> ir.KernelGraph | None:
     """The μGraph whose block sums products over the loop's dim behind the loop."""
     block = graph.nodes[at]
-    assert isinstance(block, BlockGraph)
+    assert isinstance(block, ir.BlockGraph)
     assert block.loop is not None
     parts, read = block.loop.dim, users(block.nodes)
     sums = {u.result for p in products for u in read[p] if _adds(u)}
@@ -264,14 +259,14 @@ def _batched(graph: KernelGraph, at: int, products: set[str]) -> KernelGraph | N
         return None
     taken = {n.result for n in block.made}
 
-    def changed(node: BlockNode) -> Iterator[BlockNode]:
-        if isinstance(node, Apply) and node.result in products:
+    def changed(node: ir.BlockNode) -> Iterator[ir.BlockNode]:
+        if isinstance(node, ir.Apply) and node.result in products:
             over = tuple(n for n in node.over if n != parts)
             yield node.summing(over)
-        elif isinstance(node, Accumulate) and node.result in sums:
+        elif isinstance(node, ir.Accumulate) and node.result in sums:
             tile = free_name(f"{node.result}_parts", taken)
             yield replace(node, result=tile)
-            yield Apply(node.result, SUM, (tile,), (("over", (parts,)),))
+            yield ir.Apply(node.result, SUM, (tile,), (("over", (parts,)),))
         else:
             yield node
 
@@ -279,16 +274,16 @@ def _batched(graph: KernelGraph, at: int, products: set[str]) -> KernelGraph | N
     return graph.with_node(at, replace(block, nodes=nodes))
 
 
-def _adds(node: BlockNode) -> bool:
-    return isinstance(node, Accumulate) and node.adds and node.rescale is None
+def _adds(node: ir.BlockNode) -> bool:
+    return isinstance(node, ir.Accumulate) and node.adds and node.rescale is None
 
 
 # -- Dims taken apart ------------------------------------------------------------------
 
 
 def _taken_apart(
-    graph: KernelGraph, name: str, count: int, outer: str, inner: str
-) -> KernelGraph | None:
+    graph: ir.KernelGraph, name: str, count: int, outer: str, inner: str
+) -> ir.KernelGraph | None:
     """The μGraph in which a dim is two, of which the inner one has so many elements.
 
     None where something has to know the dim as one, or elements are left over.
@@ -305,13 +300,13 @@ def _taken_apart(
         inputs=tuple(replace(i, type=dims.of_type(i.type)) for i in graph.inputs),
         returns=tuple(replace(r, type=dims.of_type(r.type)) for r in graph.returns),
         nodes=tuple(
-            dims.of_block(n) if isinstance(n, BlockGraph) else n for n in graph.nodes
+            dims.of_block(n) if isinstance(n, ir.BlockGraph) else n for n in graph.nodes
         ),
         extents=tuple(sorted(extents.items())),
     )
 
 
-def _can_be_taken_apart(graph: KernelGraph, name: str) -> bool:
+def _can_be_taken_apart(graph: ir.KernelGraph, name: str) -> bool:
     """Whether only blocks have a dim, and none knows its positions or its parts."""
     types = kernel_types(graph)
     beside = [types[n.result] for n in graph.applies]
@@ -327,9 +322,9 @@ def _can_be_taken_apart(graph: KernelGraph, name: str) -> bool:
     return not bound and not any(_names(n, name) for n in inside)
 
 
-def _names(node: Apply, name: str) -> bool:
+def _names(node: ir.Apply, name: str) -> bool:
     """Whether an operator has to know a dim as one; sums can be over several."""
-    return any(key != "over" and names_dim(value, name) for key, value in node.attrs)
+    return any(key != "over" and ir.names_dim(value, name) for key, value in node.attrs)
 
 
 class _Dims:
@@ -348,7 +343,7 @@ class _Dims:
     def of_type(self, kind: TensorType) -> TensorType:
         return replace(kind, axes=tuple(map(self.of_axis, kind.axes)))
 
-    def of_block(self, block: BlockGraph) -> BlockGraph:
+    def of_block(self, block: ir.BlockGraph) -> ir.BlockGraph:
         loop = None if block.loop is None else self.of_split(block.loop)
         return replace(
             block,
@@ -357,30 +352,30 @@ class _Dims:
             nodes=tuple(map(self.of_node, block.nodes)),
         )
 
-    def of_split(self, split: Split) -> Split:
+    def of_split(self, split: ir.Split) -> ir.Split:
         if split.dim != self.name:
             return split
         tile = max(1, split.tile // self.count)
         return replace(split, dim=self.outer, tile=tile)
 
-    def of_node(self, node: BlockNode) -> BlockNode:
+    def of_node(self, node: ir.BlockNode) -> ir.BlockNode:
         match node:
-            case Load() | Store():
+            case ir.Load() | ir.Store():
                 return replace(node, axes=tuple(map(self.of_axis, node.axes)))
-            case Apply():
+            case ir.Apply():
                 attrs = tuple((k, self.of_attr(k, v)) for k, v in node.attrs)
                 operands = tuple(map(self.of_operand, node.operands))
                 return replace(node, attrs=attrs, operands=operands)
             case _:
                 return node
 
-    def of_attr(self, key: str, value: AttrValue) -> AttrValue:
+    def of_attr(self, key: str, value: ir.AttrValue) -> ir.AttrValue:
         if key != "over" or not isinstance(value, tuple):
             return value
         pairs = ((self.outer, self.inner) if n == self.name else (n,) for n in value)
         return tuple(str(n) for pair in pairs for n in pair)
 
-    def of_operand(self, operand: Operand) -> Operand:
+    def of_operand(self, operand: ir.Operand) -> ir.Operand:
         if not isinstance(operand, Scalar):
             return operand
         powers: dict[str, int] = {}

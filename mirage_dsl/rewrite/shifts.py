@@ -31,6 +31,7 @@ from fractions import Fraction
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, TensorType, f32, scalar
 from mirage_dsl.core.work import look
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.bounds import (
     Exponentials,
     NotHomogeneousError,
@@ -42,19 +43,6 @@ from mirage_dsl.ir.analysis.bounds import (
 )
 from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check import check, check_or_raise
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    KernelNode,
-    Load,
-    RunningMax,
-    Store,
-    dims_of,
-    stages_of,
-)
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.walk import (
     makers,
@@ -66,7 +54,7 @@ from mirage_dsl.ir.walk import (
     with_returned,
     without_dead,
 )
-from mirage_dsl.ops.table import ADD, EXP, MAX, MAXIMUM, MINIMUM, MUL, ROWSHIFT, SUB
+from mirage_dsl.ops import table
 
 # -- Exponentials that share a shift ---------------------------------------------------
 #     e = exp(s)                          t = the shift of s
@@ -77,13 +65,13 @@ from mirage_dsl.ops.table import ADD, EXP, MAX, MAXIMUM, MINIMUM, MUL, ROWSHIFT,
 
 
 def shifted_alike(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     types: Mapping[str, TensorType],
     companions: Collection[str],
     shift: str,
     kept: Collection[str],
     names: FreshNames,
-) -> tuple[list[BlockNode], str, dict[str, BlockNode]]:
+) -> tuple[list[ir.BlockNode], str, dict[str, ir.BlockNode]]:
     """A shift that is as large as any exponent, and the exponentials shifted by it.
 
     Args:
@@ -101,8 +89,8 @@ def shifted_alike(
     Raises:
         NotHomogeneousError: An exponent is another one in each iteration.
     """
-    stages = stages_of(block)
-    nodes: list[BlockNode] = []
+    stages = ir.stages_of(block)
+    nodes: list[ir.BlockNode] = []
     applied = [n for n in block.applies if n.result in companions]
     for node in applied:
         (exponent,) = node.values
@@ -111,27 +99,29 @@ def shifted_alike(
         over = tuple(d for d in types[exponent].names if d not in kept)
         if over:
             largest = names.fresh("top")
-            nodes.append(Apply(largest, ROWSHIFT, (exponent,), (("over", over),)))
+            nodes.append(
+                ir.Apply(largest, table.ROWSHIFT, (exponent,), (("over", over),))
+            )
         else:
             largest = exponent
         larger = names.fresh("larger")
-        nodes.append(Apply(larger, MAXIMUM, (shift, largest)))
+        nodes.append(ir.Apply(larger, table.MAXIMUM, (shift, largest)))
         shift = larger
-    found: dict[str, BlockNode] = {}
+    found: dict[str, ir.BlockNode] = {}
     for node in applied:
         moved = names.fresh("moved")
-        nodes.append(Apply(moved, SUB, (node.values[0], shift)))
+        nodes.append(ir.Apply(moved, table.SUB, (node.values[0], shift)))
         found[node.result] = replace(node, operands=(moved,))
     return nodes, shift, found
 
 
-def sorted_by_reads(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
+def sorted_by_reads(nodes: Sequence[ir.BlockNode]) -> tuple[ir.BlockNode, ...]:
     """The nodes, each behind what it reads, otherwise as they are.
 
     Raises:
         NotHomogeneousError: Some wait for each other.
     """
-    left, found, made = list(nodes), list[BlockNode](), set[str]()
+    left, found, made = list(nodes), list[ir.BlockNode](), set[str]()
     while left:
         ready = (n for n in left if made.issuperset(operands_of(n)))
         node = next(ready, None)
@@ -152,7 +142,7 @@ def sorted_by_reads(nodes: Sequence[BlockNode]) -> tuple[BlockNode, ...]:
 # subtracted from, or comes back behind a logarithm.
 
 
-def strip_shifts(program: KernelGraph) -> KernelGraph:
+def strip_shifts(program: ir.KernelGraph) -> ir.KernelGraph:
     """The program without the shifts that are only subtracted or added."""
     shifts = _shifts(program)
     types = kernel_types(program)
@@ -164,14 +154,16 @@ def strip_shifts(program: KernelGraph) -> KernelGraph:
     return stripped
 
 
-def _shifts(program: KernelGraph) -> list[str]:
+def _shifts(program: ir.KernelGraph) -> list[str]:
     """All shifts; one that is joined of others comes behind them."""
     made = makers(program)
     return [name for name in made if shift_row(made, name) is not None]
 
 
 def _removable(
-    program: KernelGraph, shifts: Sequence[str], types: Mapping[str, TensorType] | None
+    program: ir.KernelGraph,
+    shifts: Sequence[str],
+    types: Mapping[str, TensorType] | None,
 ) -> set[str]:
     """Shifts that are only subtracted, or read by such shifts.
 
@@ -182,7 +174,7 @@ def _removable(
     returned = {r.value for r in program.returns}
     for shift in reversed(shifts):
         if shift not in returned and all(
-            isinstance(n, Apply)
+            isinstance(n, ir.Apply)
             and (n.result in found or _moves(n, shift, shifts, types))
             for n in read[shift]
         ):
@@ -191,13 +183,13 @@ def _removable(
 
 
 def _moves(
-    node: Apply,
+    node: ir.Apply,
     shift: str,
     shifts: Collection[str],
     types: Mapping[str, TensorType] | None,
 ) -> bool:
     """Whether it is `x ± shift`, or `shift ± x` where x is no shift itself."""
-    if node.op not in (ADD, SUB):
+    if node.op not in (table.ADD, table.SUB):
         return False
     whole, row = node.operands
     value = whole if row == shift else row
@@ -206,22 +198,22 @@ def _moves(
     return types is None or types[node.result].dims == types[value].dims
 
 
-def _without(program: KernelGraph, shifts: Collection[str]) -> KernelGraph:
+def _without(program: ir.KernelGraph, shifts: Collection[str]) -> ir.KernelGraph:
     names: dict[str, str] = {}
 
-    def stripped(node: KernelNode) -> Iterable[KernelNode]:
+    def stripped(node: ir.KernelNode) -> Iterable[ir.KernelNode]:
         moved = with_operands(node, names)
-        if not isinstance(moved, Apply) or moved.op not in (ADD, SUB):
+        if not isinstance(moved, ir.Apply) or moved.op not in (table.ADD, table.SUB):
             return [moved]
         whole, row = moved.operands
-        if moved.op is ADD and whole in shifts:
+        if moved.op is table.ADD and whole in shifts:
             whole, row = row, whole
         if row in shifts:
             assert isinstance(whole, str)
             names[moved.result] = whole
             return []
         if whole in shifts:
-            return [replace(moved, op=MUL, operands=(row, scalar(-1)))]
+            return [replace(moved, op=table.MUL, operands=(row, scalar(-1)))]
         return [moved]
 
     return without_dead(with_returned(map_nodes(program, stripped), names))
@@ -230,7 +222,7 @@ def _without(program: KernelGraph, shifts: Collection[str]) -> KernelGraph:
 # -- Shifts put back -------------------------------------------------------------------
 
 
-def stabilise(mugraph: KernelGraph) -> KernelGraph | None:
+def stabilise(mugraph: ir.KernelGraph) -> ir.KernelGraph | None:
     """The μGraph with running maxima, or None where no exponential can have one.
 
     An exponential gets a shift if it is summed and every output is independent of its
@@ -239,20 +231,20 @@ def stabilise(mugraph: KernelGraph) -> KernelGraph | None:
     """
     graph, stable = mugraph, False
     for number, node in enumerate(mugraph.nodes):
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             continue
         for inner in node.applies:
-            if inner.op is EXP:
+            if inner.op is table.EXP:
                 shifted = _shifted(graph, number, inner.result)
                 graph, stable = shifted or graph, stable or shifted is not None
     for node in mugraph.applies:
-        if node.op is EXP:
+        if node.op is table.EXP:
             shifted = _shifted_kernel(graph, node)
             graph, stable = shifted or graph, stable or shifted is not None
     return graph if stable else None
 
 
-def _shifted(graph: KernelGraph, number: int, result: str) -> KernelGraph | None:
+def _shifted(graph: ir.KernelGraph, number: int, result: str) -> ir.KernelGraph | None:
     """The graph with an exponential in range, by a shift where it needs one."""
     node = _bare(graph, number).get(result)
     if node is None:
@@ -265,7 +257,7 @@ def _shifted(graph: KernelGraph, number: int, result: str) -> KernelGraph | None
 
 
 def _companions(
-    graph: KernelGraph, number: int, result: str
+    graph: ir.KernelGraph, number: int, result: str
 ) -> Iterator[Sequence[tuple[int, str]]]:
     """Exponentials that may share a shift with one: none, another one, all of them.
 
@@ -286,24 +278,24 @@ def _companions(
 
 
 def _tied(
-    graph: KernelGraph, number: int, found: Sequence[tuple[int, str]]
+    graph: ir.KernelGraph, number: int, found: Sequence[tuple[int, str]]
 ) -> list[set[tuple[int, str]]]:
     """The exponentials among `found` that each value is made of, if of several."""
     tied: set[int] = set()
     stored: dict[str, int] = {}
     bits = {one: 1 << at for at, one in enumerate(found)}
     for at, node in enumerate(graph.nodes[number:], number):
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             stored[node.result] = _made_of(node.values, stored)
             tied.add(stored[node.result])
             continue
         inside: dict[str, int] = {}
         for inner in node.nodes:
-            if isinstance(inner, Load):
+            if isinstance(inner, ir.Load):
                 mask = stored.get(inner.source, 0)
             else:
                 mask = _made_of(operands_of(inner), inside)
-            own = stored if isinstance(inner, Store) else inside
+            own = stored if isinstance(inner, ir.Store) else inside
             own[inner.result] = mask | bits.get((at, inner.result), 0)
             tied.add(own[inner.result])
     several = [mask for mask in tied if mask.bit_count() > 1]
@@ -318,17 +310,17 @@ def _made_of(values: Sequence[str], masks: Mapping[str, int]) -> int:
     return found
 
 
-def _bare(graph: KernelGraph, number: int) -> dict[str, Apply]:
+def _bare(graph: ir.KernelGraph, number: int) -> dict[str, ir.Apply]:
     """The exponentials of a block that have no shift, by name."""
     block = graph.nodes[number]
-    if isinstance(block, Apply):
+    if isinstance(block, ir.Apply):
         return {}
     return {n.result: n for n in bare(block)}
 
 
 def _shifted_together(
-    graph: KernelGraph, number: int, node: Apply, others: Exponentials
-) -> KernelGraph | None:
+    graph: ir.KernelGraph, number: int, node: ir.Apply, others: Exponentials
+) -> ir.KernelGraph | None:
     """The graph with one shift for an exponential and others; None if that differs."""
     look()
     try:
@@ -344,7 +336,7 @@ def _shifted_together(
     return shifted
 
 
-def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
+def _shifted_kernel(graph: ir.KernelGraph, node: ir.Apply) -> ir.KernelGraph | None:
     """An exponential that is a kernel of its own, shifted by two kernels before it."""
     if node not in bare(graph):
         return None
@@ -360,16 +352,20 @@ def _shifted_kernel(graph: KernelGraph, node: Apply) -> KernelGraph | None:
         return None
     top, moved = names.fresh("top"), names.fresh("moved")
     made = (
-        Apply(top, ROWSHIFT, (exponent,), (("over", over),)),
-        Apply(moved, SUB, (exponent, top)),
+        ir.Apply(top, table.ROWSHIFT, (exponent,), (("over", over),)),
+        ir.Apply(moved, table.SUB, (exponent, top)),
         replace(node, operands=(moved,)),
     )
     return map_nodes(graph, lambda n: made if n is node else n)
 
 
-def _subtracts(node: BlockNode, value: str) -> bool:
+def _subtracts(node: ir.BlockNode, value: str) -> bool:
     """Whether a node is the difference of another value and this one."""
-    if not isinstance(node, Apply) or node.op is not SUB or len(node.values) != 2:
+    if (
+        not isinstance(node, ir.Apply)
+        or node.op is not table.SUB
+        or len(node.values) != 2
+    ):
         return False
     return node.values[1] == value != node.values[0]
 
@@ -379,15 +375,15 @@ class _Shift:
 
     def __init__(
         self,
-        graph: KernelGraph,
+        graph: ir.KernelGraph,
         number: int,
-        node: Apply,
+        node: ir.Apply,
         found: Scaling,
         others: Exponentials,
     ) -> None:
         self.others = others
         block = graph.nodes[number]
-        assert isinstance(block, BlockGraph)
+        assert isinstance(block, ir.BlockGraph)
         self.graph, self.number, self.block = graph, number, block
         self.node, self.found = node, found
         self.names = FreshNames(graph)
@@ -396,7 +392,7 @@ class _Shift:
         # By stored logarithm that is left without its shift, the shift that is stored.
         self.apart: dict[str, str] = {}
 
-    def run(self) -> KernelGraph:
+    def run(self) -> ir.KernelGraph:
         nodes = list(self.graph.nodes)
         block, largest = self._own_block()
         if len(self.found.combined) > 1:
@@ -410,7 +406,7 @@ class _Shift:
         if self.found.combined:
             block, stored, axes = self._storing(block, largest)
             combining = nodes[last]
-            assert isinstance(combining, BlockGraph)
+            assert isinstance(combining, ir.BlockGraph)
             combining, top = self._weighted(combining, stored, axes)
             if later:
                 combining, stored, axes = self._storing_too(combining, stored, top)
@@ -445,59 +441,61 @@ class _Shift:
     @property
     def _runs(self) -> bool:
         """Whether the shift grows from one iteration to the next."""
-        in_body = stages_of(self.block)[self.node.result] == "body"
+        in_body = ir.stages_of(self.block)[self.node.result] == "body"
         return bool(self.found.accumulators) and in_body
 
     @property
     def _companions(self) -> set[str]:
         return {name for _, name in self.others}
 
-    def _own_block(self) -> tuple[BlockGraph, str]:
+    def _own_block(self) -> tuple[ir.BlockGraph, str]:
         """The block with the shift, and the name of the shift."""
-        nodes: list[BlockNode] = []
+        nodes: list[ir.BlockNode] = []
         shift, running = "", self._runs
         for node in self.block.nodes:
-            if isinstance(node, Apply) and node.result == self.node.result:
+            if isinstance(node, ir.Apply) and node.result == self.node.result:
                 made, shift = self._shift_nodes(running)
                 nodes += made
-            elif isinstance(node, Accumulate) and running:
+            elif isinstance(node, ir.Accumulate) and running:
                 scaled = node.result in self.found.accumulators
                 nodes.append(replace(node, rescale=shift) if scaled else node)
             else:
                 nodes.append(node)
         return replace(self.block, nodes=tuple(nodes)), shift
 
-    def _shift_nodes(self, running: bool) -> tuple[list[BlockNode], str]:
+    def _shift_nodes(self, running: bool) -> tuple[list[ir.BlockNode], str]:
         dims = self.types[self.exponent].names
         over = tuple(d for d in dims if d in self.found.summed)
-        nodes: list[BlockNode] = []
+        nodes: list[ir.BlockNode] = []
         shift = self.exponent
         if over:
             shift = self.names.fresh("top")
-            nodes.append(Apply(shift, ROWSHIFT, (self.exponent,), (("over", over),)))
+            nodes.append(
+                ir.Apply(shift, table.ROWSHIFT, (self.exponent,), (("over", over),))
+            )
         if self.found.logarithms:
             nodes += self._limited(shift)
             shift = nodes[-1].result
         if running:
-            nodes.append(RunningMax(self.names.fresh("largest"), shift))
+            nodes.append(ir.RunningMax(self.names.fresh("largest"), shift))
             shift = nodes[-1].result
         if shift == self.exponent:
             raise NotHomogeneousError
         moved = self.names.fresh("moved")
-        nodes.append(Apply(moved, SUB, (self.exponent, shift)))
+        nodes.append(ir.Apply(moved, table.SUB, (self.exponent, shift)))
         nodes.append(replace(self.node, operands=(moved,)))
         return nodes, shift
 
-    def _limited(self, shift: str) -> list[BlockNode]:
+    def _limited(self, shift: str) -> list[ir.BlockNode]:
         """A shift that is finite: of an infinite row log Σ exp is infinite, not NaN."""
         least, limited = self.names.fresh("least"), self.names.fresh("limited")
         largest = Fraction(f32.max)
         return [
-            Apply(least, MAXIMUM, (shift, scalar(-largest))),
-            Apply(limited, MINIMUM, (least, scalar(largest))),
+            ir.Apply(least, table.MAXIMUM, (shift, scalar(-largest))),
+            ir.Apply(limited, table.MINIMUM, (least, scalar(largest))),
         ]
 
-    def _without_limits(self, block: BlockGraph, limited: str) -> BlockGraph:
+    def _without_limits(self, block: ir.BlockGraph, limited: str) -> ir.BlockGraph:
         """The block with the shift as it is, where it is subtracted and no more.
 
         What is left of an infinite row is NaN then, as where the program subtracts
@@ -513,15 +511,15 @@ class _Shift:
         kept = (n for n in block.nodes if n.result not in (least, limited))
         return replace(block, nodes=tuple(with_operands(n, names) for n in kept))
 
-    def _with_companions(self, block: BlockGraph, shift: str) -> BlockGraph:
+    def _with_companions(self, block: ir.BlockGraph, shift: str) -> ir.BlockGraph:
         """The block with the larger one of all shifts in the place of its own."""
         own = self.types[self.exponent].names
         kept = [d for d in own if d not in self.found.summed]
-        added: list[BlockNode] = []
+        added: list[ir.BlockNode] = []
         largest, scaled = shift, dict[str, str]()
         if self._runs:
             largest = self.names.fresh("last")
-            added.append(Accumulate(largest, shift, MAX.name))
+            added.append(ir.Accumulate(largest, shift, table.MAX.name))
             fresh = self.names.fresh
             scaled = {a: fresh(f"{a}_weighted") for a in self.found.accumulators}
         nodes, top, companions = shifted_alike(
@@ -531,32 +529,37 @@ class _Shift:
         weighing, weight = self._weight(largest, top) if scaled else ([], "")
         added += weighing
         for node in block.nodes:
-            shifts = isinstance(node, Apply) and node.operands == (self.exponent, shift)
+            shifts = isinstance(node, ir.Apply) and node.operands == (
+                self.exponent,
+                shift,
+            )
             if shifts and not scaled:
                 added.append(replace(node, operands=(self.exponent, top)))
             else:
                 alike = companions.get(node.result)
                 added.append(alike or with_operands(node, scaled))
             if node.result in scaled:
-                added.append(Apply(scaled[node.result], MUL, (node.result, weight)))
+                added.append(
+                    ir.Apply(scaled[node.result], table.MUL, (node.result, weight))
+                )
         return replace(block, nodes=sorted_by_reads(added))
 
-    def _weight(self, maximum: str, top: str) -> tuple[list[BlockNode], str]:
+    def _weight(self, maximum: str, top: str) -> tuple[list[ir.BlockNode], str]:
         """exp(maximum - top), the weight of what was summed relative to a maximum."""
         moved, weight = self.names.fresh("moved"), self.names.fresh("weight")
-        subtracted = Apply(moved, SUB, (maximum, top))
-        return [subtracted, Apply(weight, EXP, (moved,))], weight
+        subtracted = ir.Apply(moved, table.SUB, (maximum, top))
+        return [subtracted, ir.Apply(weight, table.EXP, (moved,))], weight
 
-    def _last(self, shift: str) -> tuple[str, list[BlockNode]]:
+    def _last(self, shift: str) -> tuple[str, list[ir.BlockNode]]:
         """A shift after the loop, and what makes it there."""
         if not self._runs:
             return shift, []
         last = self.names.fresh("last")
-        return last, [Accumulate(last, shift, MAX.name)]
+        return last, [ir.Accumulate(last, shift, table.MAX.name)]
 
     def _put_back(
-        self, block: BlockGraph, shift: str, nodes: Sequence[BlockNode] = ()
-    ) -> BlockGraph:
+        self, block: ir.BlockGraph, shift: str, nodes: Sequence[ir.BlockNode] = ()
+    ) -> ir.BlockGraph:
         """The block with a shift added to logarithms of what it has scaled.
 
         Other kernels that subtract it read the logarithm and the shift; others read
@@ -569,23 +572,23 @@ class _Shift:
         low = {name: self.names.fresh(f"{name}_low") for name in degrees}
         found = list(nodes)
         for node in block.nodes:
-            if isinstance(node, Store) and node.operand in degrees:
+            if isinstance(node, ir.Store) and node.operand in degrees:
                 if degrees[node.operand] == 1 and self._only_subtracted(node.result):
                     stored = self.names.fresh("shift")
                     self.apart[node.result] = stored
                     found.append(replace(node, operand=low[node.operand], dtype=f32))
                     found.append(
-                        Store(stored, shift, self._axes_of_shift(node.axes), f32)
+                        ir.Store(stored, shift, self._axes_of_shift(node.axes), f32)
                     )
                     continue
                 own = node.result in returned
                 found.append(node if own else replace(node, dtype=f32))
-            elif not isinstance(node, Apply):
+            elif not isinstance(node, ir.Apply):
                 found.append(node)
             elif node.result in low:
-                back = ADD if degrees[node.result] > 0 else SUB
+                back = table.ADD if degrees[node.result] > 0 else table.SUB
                 found.append(replace(node, result=low[node.result]))
-                found.append(Apply(node.result, back, (low[node.result], shift)))
+                found.append(ir.Apply(node.result, back, (low[node.result], shift)))
             else:
                 found += self._moved_first(node, low, degrees, shift)
         read = read_by(found)
@@ -594,23 +597,23 @@ class _Shift:
 
     def _moved_first(
         self,
-        node: Apply,
+        node: ir.Apply,
         low: Mapping[str, str],
         degrees: Mapping[str, int],
         shift: str,
-    ) -> list[BlockNode]:
+    ) -> list[ir.BlockNode]:
         """A difference from a logarithm, by what is left of both without the shift.
 
         x - (low + m) is (x - m) - low, which is as accurate as low where x and m are
         large.
         """
         logs = [v for v in node.values if degrees.get(v) == 1]
-        if node.op is not SUB or len(logs) != 1 or len(node.values) != 2:
+        if node.op is not table.SUB or len(logs) != 1 or len(node.values) != 2:
             return [node]
         other = next(v for v in node.values if v not in logs)
         moved = self.names.fresh("moved")
         names = {logs[0]: low[logs[0]], other: moved}
-        return [Apply(moved, SUB, (other, shift)), with_operands(node, names)]
+        return [ir.Apply(moved, table.SUB, (other, shift)), with_operands(node, names)]
 
     def _axes_of_shift(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """Those of a logarithm's axes that its shift has."""
@@ -623,7 +626,7 @@ class _Shift:
             return False
         readers = [n for n in self.graph.nodes if stored in operands_of(n)]
         return bool(readers) and all(
-            isinstance(block, BlockGraph)
+            isinstance(block, ir.BlockGraph)
             and all(
                 _subtracts(node, load.result)
                 for load in block.loads
@@ -634,11 +637,11 @@ class _Shift:
             for block in readers
         )
 
-    def _moved_first_later(self, block: KernelNode) -> KernelNode:
+    def _moved_first_later(self, block: ir.KernelNode) -> ir.KernelNode:
         """A later block that subtracts first the shift, then what else is stored."""
         loads = dict[str, str]()
-        found: list[BlockNode] = []
-        if not isinstance(block, BlockGraph) or self.apart.keys().isdisjoint(
+        found: list[ir.BlockNode] = []
+        if not isinstance(block, ir.BlockGraph) or self.apart.keys().isdisjoint(
             load.source for load in block.loads
         ):
             return block
@@ -646,29 +649,29 @@ class _Shift:
             if load.source in self.apart:
                 loads[load.result] = self.names.fresh("shift")
                 axes = self._axes_of_shift(load.axes)
-                found.append(Load(loads[load.result], self.apart[load.source], axes))
+                found.append(ir.Load(loads[load.result], self.apart[load.source], axes))
         for node in block.nodes:
             shift = next((s for v, s in loads.items() if _subtracts(node, v)), None)
-            if shift is None or not isinstance(node, Apply):
+            if shift is None or not isinstance(node, ir.Apply):
                 found.append(node)
                 continue
             moved = self.names.fresh("moved")
-            found.append(Apply(moved, SUB, (node.operands[0], shift)))
+            found.append(ir.Apply(moved, table.SUB, (node.operands[0], shift)))
             found.append(replace(node, operands=(moved, node.operands[1])))
         return replace(block, nodes=sorted_by_reads(found))
 
     # -- Parts of a split dim -------------------------------------------------------
 
     def _storing(
-        self, block: BlockGraph, shift: str
-    ) -> tuple[BlockGraph, str, tuple[Axis, ...]]:
+        self, block: ir.BlockGraph, shift: str
+    ) -> tuple[ir.BlockGraph, str, tuple[Axis, ...]]:
         """The block that also stores its shift, along the dims over parts."""
-        added: list[BlockNode] = []
+        added: list[ir.BlockNode] = []
         operand = shift
-        if any(isinstance(n, RunningMax) and n.result == shift for n in block.nodes):
+        if any(isinstance(n, ir.RunningMax) and n.result == shift for n in block.nodes):
             operand = self.names.fresh("last")
-            added.append(Accumulate(operand, shift, MAX.name))
-        elif stages_of(block)[shift] == "body":
+            added.append(ir.Accumulate(operand, shift, table.MAX.name))
+        elif ir.stages_of(block)[shift] == "body":
             raise NotHomogeneousError
         own = self.types[self.exponent].dims
         kept = [d for d in own if d.name not in self.found.summed]
@@ -677,12 +680,12 @@ class _Shift:
             raise NotHomogeneousError
         axes = tuple((d,) for d in kept)
         stored = self.names.fresh("maxima")
-        added.append(Store(stored, operand, axes, f32))
+        added.append(ir.Store(stored, operand, axes, f32))
         return replace(block, nodes=(*block.nodes, *added)), stored, axes
 
     def _weighted(
-        self, block: BlockGraph, stored: str, axes: tuple[Axis, ...]
-    ) -> tuple[BlockGraph, str]:
+        self, block: ir.BlockGraph, stored: str, axes: tuple[Axis, ...]
+    ) -> tuple[ir.BlockGraph, str]:
         """A later block, with every part weighted by its maximum, and the largest."""
         scaled = [n for n in block.loads if self.found.kernel_degrees.get(n.source)]
         if any(self.found.kernel_degrees[n.source] != 1 for n in scaled):
@@ -690,12 +693,12 @@ class _Shift:
         load = self._load(block, stored, axes)
         maxima, top = load.result, self.names.fresh("top")
         over = tuple(sorted(self.found.partial))
-        nodes: list[BlockNode] = [
+        nodes: list[ir.BlockNode] = [
             load,
-            Apply(top, ROWSHIFT, (maxima,), (("over", over),)),
+            ir.Apply(top, table.ROWSHIFT, (maxima,), (("over", over),)),
         ]
         types = block_types(block, kernel_types(self.graph))
-        kept = {d.name for d in dims_of(axes)} - self.found.partial
+        kept = {d.name for d in ir.dims_of(axes)} - self.found.partial
         alike, top, companions = shifted_alike(
             block, types, self._companions, top, kept, self.names
         )
@@ -708,22 +711,24 @@ class _Shift:
             nodes.append(companions.get(node.result) or with_operands(node, names))
             if node in scaled:
                 weighted = names[node.result]
-                nodes.append(Apply(weighted, MUL, (node.result, weight)))
+                nodes.append(ir.Apply(weighted, table.MUL, (node.result, weight)))
         block = replace(block, nodes=sorted_by_reads(nodes))
         return self._put_back(block, top) if self.found.logarithms else block, top
 
-    def _load(self, block: BlockGraph, stored: str, axes: tuple[Axis, ...]) -> Load:
+    def _load(
+        self, block: ir.BlockGraph, stored: str, axes: tuple[Axis, ...]
+    ) -> ir.Load:
         """A load of a shift, in pieces as of what it has scaled."""
         scaled = [n for n in block.loads if self.found.kernel_degrees.get(n.source)]
-        pieces = {d.name: d for n in scaled for d in dims_of(n.axes)}
+        pieces = {d.name: d for n in scaled for d in ir.dims_of(n.axes)}
         seen = tuple(tuple(pieces.get(d.name, d.whole) for d in a) for a in axes)
-        return Load(self.names.fresh("maxima"), stored, seen)
+        return ir.Load(self.names.fresh("maxima"), stored, seen)
 
     # -- Exponentials of later kernels ----------------------------------------------
 
     def _storing_too(
-        self, block: BlockGraph, stored: str, top: str
-    ) -> tuple[BlockGraph, str, tuple[Axis, ...]]:
+        self, block: ir.BlockGraph, stored: str, top: str
+    ) -> tuple[ir.BlockGraph, str, tuple[Axis, ...]]:
         """A block that combines parts, and also stores the shift of the whole."""
         seen = next(n.axes for n in block.loads if n.source == stored)
         partial = self.found.partial
@@ -731,24 +736,26 @@ class _Shift:
         if any(d.loop for a in axes for d in a):
             raise NotHomogeneousError
         shift = self.names.fresh("shift")
-        store = Store(shift, top, axes, f32)
+        store = ir.Store(shift, top, axes, f32)
         return replace(block, nodes=(*block.nodes, store)), shift, axes
 
-    def _in_f32(self, block: BlockGraph) -> BlockGraph:
+    def _in_f32(self, block: ir.BlockGraph) -> ir.BlockGraph:
         """A block that stores in f32 what the shift has scaled.
 
         Of a long row the sum is beyond f16: it is at least 1 for each largest element.
         """
         scaled = self.found.kernel_degrees
         nodes = (
-            replace(n, dtype=f32) if isinstance(n, Store) and n.result in scaled else n
+            replace(n, dtype=f32)
+            if isinstance(n, ir.Store) and n.result in scaled
+            else n
             for n in block.nodes
         )
         return replace(block, nodes=tuple(nodes))
 
     def _follow(
         self,
-        nodes: list[KernelNode],
+        nodes: list[ir.KernelNode],
         later: Sequence[int],
         stored: str,
         axes: tuple[Axis, ...],
@@ -756,13 +763,15 @@ class _Shift:
         """Give exponentials of later kernels the shift of what they are joined to."""
         for at in later:
             block = nodes[at]
-            assert isinstance(block, BlockGraph)
+            assert isinstance(block, ir.BlockGraph)
             load = self._load(block, stored, axes)
-            found: list[BlockNode] = [load]
+            found: list[ir.BlockNode] = [load]
             for node in block.nodes:
-                if isinstance(node, Apply) and node.result in self._companions:
+                if isinstance(node, ir.Apply) and node.result in self._companions:
                     moved = self.names.fresh("moved")
-                    found.append(Apply(moved, SUB, (node.values[0], load.result)))
+                    found.append(
+                        ir.Apply(moved, table.SUB, (node.values[0], load.result))
+                    )
                     found.append(replace(node, operands=(moved,)))
                 else:
                     found.append(node)

@@ -52,20 +52,9 @@ from mirage_dsl.core.types import (
     i64,
     scalar,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, free_name, longer_name
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.graph import (
-    Apply,
-    Attrs,
-    BlockGraph,
-    BlockNode,
-    Input,
-    KernelGraph,
-    Load,
-    Store,
-    ValueNode,
-    dims_of,
-)
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import (
@@ -81,8 +70,8 @@ from mirage_dsl.ir.walk import (
     with_returned,
     without_dead,
 )
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
-from mirage_dsl.ops.table import ADD, CAST, CONVERSIONS, LESS, RENAME, SLICE, WHERE
 from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
 from mirage_dsl.rewrite.expand import expand
 
@@ -113,7 +102,7 @@ _Steps = Generator[tuple[str, Looks], str, str]
 """What makes a value of others, which it asks for as looks see them."""
 
 
-def sink_views(program: KernelGraph) -> KernelGraph:
+def sink_views(program: ir.KernelGraph) -> ir.KernelGraph:
     """The same function without views of computed tensors, as far as they can move.
 
     Sums and maxima over concatenated dims are taken apart before.
@@ -131,7 +120,7 @@ def sink_views(program: KernelGraph) -> KernelGraph:
     return expand(graph.with_extents(derived_extents(graph, graph.extent_of)))
 
 
-def share_views(program: KernelGraph) -> KernelGraph:
+def share_views(program: ir.KernelGraph) -> ir.KernelGraph:
     """The same function with fewer views of computed tensors.
 
     A view of what nothing else reads, and what is computed element by element from
@@ -145,13 +134,13 @@ def share_views(program: KernelGraph) -> KernelGraph:
 class _Sharer:
     """What views see of a program, and who reads its values."""
 
-    def __init__(self, program: KernelGraph) -> None:
+    def __init__(self, program: ir.KernelGraph) -> None:
         self.applies = program.applies
         self.places = {n.result: at for at, n in enumerate(self.applies)}
         self.types = kernel_types(program)
         self.readers = Counter(v for n in self.applies for v in set(n.values))
         self.readers.update(r.value for r in program.returns)
-        self.views: dict[tuple[str, Looks], Apply] = {}
+        self.views: dict[tuple[str, Looks], ir.Apply] = {}
         for node in self.applies:
             looks = _looks_of(node)
             if looks:
@@ -159,7 +148,7 @@ class _Sharer:
         self.taken = values_of(program)
         self.moved = False
 
-    def nodes(self) -> Iterator[Apply]:
+    def nodes(self) -> Iterator[ir.Apply]:
         """The operators, each after its operands."""
         made: set[str] = set()
         for node in self.applies:
@@ -171,16 +160,16 @@ class _Sharer:
                     made.add(one.result)
                     yield one
 
-    def above(self, name: str, looks: Looks) -> list[Apply]:
+    def above(self, name: str, looks: Looks) -> list[ir.Apply]:
         """What makes a value of tensors that are seen alike; none if it is not so."""
-        found: dict[str, Apply] = {}
+        found: dict[str, ir.Apply] = {}
         waiting, dims = [name], {k.dim for k in looks}
         while waiting:
             value = waiting.pop()
             if value not in self.places:
                 return []
             node = found[value] = self.applies[self.places[value]]
-            by_element = node.op.kind is Kind.ELEMENTWISE or node.op is CAST
+            by_element = node.op.kind is Kind.ELEMENTWISE or node.op is table.CAST
             read = self.viewed(node, looks)
             whole = all(dims.issubset(self.types[v].names) for v in read)
             if not by_element or not whole or self.readers[value] != 1:
@@ -190,12 +179,14 @@ class _Sharer:
             ]
         return sorted(found.values(), key=lambda n: self.places[n.result])
 
-    def viewed(self, node: Apply, looks: Looks) -> list[str]:
+    def viewed(self, node: ir.Apply, looks: Looks) -> list[str]:
         """Its operands that have dims of which something is seen."""
         dims = {k.dim for k in looks}
         return [v for v in node.values if not dims.isdisjoint(self.types[v].names)]
 
-    def seen(self, above: list[Apply], looks: Looks, view: Apply) -> Iterator[Apply]:
+    def seen(
+        self, above: list[ir.Apply], looks: Looks, view: ir.Apply
+    ) -> Iterator[ir.Apply]:
         """Operators as a view shows the last one, under the name of the view."""
         self.moved = True
         names: dict[str, str] = {}
@@ -216,8 +207,8 @@ class _Sharer:
 
 @dataclass
 class _ViewSinker:
-    program: KernelGraph
-    nodes: list[Apply] = field(default_factory=list[Apply])
+    program: ir.KernelGraph
+    nodes: list[ir.Apply] = field(default_factory=list[ir.Apply])
     known: dict[tuple[str, Looks], str] = field(
         default_factory=dict[tuple[str, Looks], str]
     )
@@ -279,7 +270,7 @@ class _ViewSinker:
         self.nodes.append(replace(moved, result=result))
         return result
 
-    def _part(self, node: Apply, made: str, looks: Looks) -> _Steps:
+    def _part(self, node: ir.Apply, made: str, looks: Looks) -> _Steps:
         """What looks see of a concatenation: of one operand, or of several, joined."""
         (look,) = (k for k in looks if k.dim == made)
         if node.op.kind is not Kind.CONCAT or look.stop is None:
@@ -302,14 +293,14 @@ class _ViewSinker:
         for value, k in parts:
             seen.append((yield value, (k, *rest) if k != Look(k.dim, k.dim) else rest))
         result = _free_name(node.result, looks, self.taken)
-        attrs: Attrs = (("dims", tuple(k.to for _, k in parts)), ("to", look.to))
+        attrs: ir.Attrs = (("dims", tuple(k.to for _, k in parts)), ("to", look.to))
         self.nodes.append(
             replace(node, result=result, operands=tuple(seen), attrs=attrs)
         )
         return result
 
     def _operands_seen(
-        self, node: Apply, first: int, stop: int
+        self, node: ir.Apply, first: int, stop: int
     ) -> Iterator[tuple[str, Look]]:
         """Operands of a concatenation that lie in a range, and what of them does."""
         joined, start = node.attr("dims"), 0
@@ -327,7 +318,7 @@ class _ViewSinker:
                 yield value, Look(dim, to, *own)
             start += size
 
-    def _other_dims(self, node: Apply, looks: Looks) -> set[str]:
+    def _other_dims(self, node: ir.Apply, looks: Looks) -> set[str]:
         """Dims of the operands that keep their names."""
         names = {n for v in node.values for n in self.types[v].names}
         return names - {k.dim for k in looks}
@@ -336,23 +327,23 @@ class _ViewSinker:
         whole = [k for k in looks if k.stop is None and k.dim != k.to]
         for look in looks:
             if look.stop is not None:
-                attrs: Attrs = (
+                attrs: ir.Attrs = (
                     ("dim", look.dim),
                     ("start", look.start),
                     ("stop", look.stop),
                     ("to", look.to),
                 )
-                name = self._append(SLICE, name, attrs, (look,))
+                name = self._append(table.SLICE, name, attrs, (look,))
         if whole:
             old, new = tuple(k.dim for k in whole), tuple(k.to for k in whole)
-            name = self._append(RENAME, name, (("dims", old), ("to", new)), whole)
+            name = self._append(table.RENAME, name, (("dims", old), ("to", new)), whole)
         return name
 
     def _append(
-        self, op: Operator, source: str, attrs: Attrs, looks: Iterable[Look]
+        self, op: Operator, source: str, attrs: ir.Attrs, looks: Iterable[Look]
     ) -> str:
         result = _free_name(source, looks, self.taken)
-        self.nodes.append(Apply(result, op, (source,), attrs))
+        self.nodes.append(ir.Apply(result, op, (source,), attrs))
         return result
 
 
@@ -361,7 +352,7 @@ def _free_name(value: str, looks: Iterable[Look], taken: set[str]) -> str:
     return longer_name("_".join([value, *(k.to for k in looks)]), taken)
 
 
-def _looks_of(node: Apply) -> Looks | None:
+def _looks_of(node: ir.Apply) -> Looks | None:
     """What a view does to its operand's dims; None for what is not to be moved."""
     if node.op.kind is not Kind.VIEW or node.factored is not None:
         return None
@@ -403,7 +394,7 @@ def _joined(first: Look, second: Look | None) -> Look:
 # -- In front of what is computed element by element -----------------------------------
 
 
-def sink_gathers(program: KernelGraph) -> KernelGraph | None:
+def sink_gathers(program: ir.KernelGraph) -> ir.KernelGraph | None:
     """The program whose gathers pick elements before these are computed with.
 
     None where no gather can move, or would make more elements than it spares.
@@ -414,19 +405,21 @@ def sink_gathers(program: KernelGraph) -> KernelGraph | None:
 
 
 class _GatherSinker:
-    def __init__(self, program: KernelGraph) -> None:
+    def __init__(self, program: ir.KernelGraph) -> None:
         self._types = kernel_types(program)
         self._makers = makers(program)
         self._extents = derived_extents(program, program.extent_of)
         self._names = FreshNames(program)
 
-    def nodes_for(self, node: Apply | BlockGraph) -> list[Apply | BlockGraph]:
+    def nodes_for(
+        self, node: ir.Apply | ir.BlockGraph
+    ) -> list[ir.Apply | ir.BlockGraph]:
         """What stands in the place of a node of the program."""
-        if isinstance(node, Apply) and node.op.kind is Kind.GATHER:
+        if isinstance(node, ir.Apply) and node.op.kind is Kind.GATHER:
             return list(self._sunk(node))
         return [node]
 
-    def _sunk(self, node: Apply) -> list[Apply]:
+    def _sunk(self, node: ir.Apply) -> list[ir.Apply]:
         """A gather, moved as far as it can be."""
         (source, index), dim = node.values, str(node.attr("dim"))
         if self._types[source].space is MemorySpace.NOWHERE:
@@ -434,9 +427,9 @@ class _GatherSinker:
         maker = self._makers.get(source)
         if maker is None or not self._spares(source, index, dim):
             return [node]
-        if maker.op.kind is not Kind.ELEMENTWISE and maker.op is not CAST:
+        if maker.op.kind is not Kind.ELEMENTWISE and maker.op is not table.CAST:
             return [node]
-        found: list[Apply] = []
+        found: list[ir.Apply] = []
         picked: dict[str, str] = {}
         for value in dict.fromkeys(maker.values):
             if dim in self._types[value].names:
@@ -448,7 +441,7 @@ class _GatherSinker:
         )
         return [*found, replace(maker, result=node.result, operands=operands)]
 
-    def _counted(self, node: Apply, index: str, dim: str) -> list[Apply]:
+    def _counted(self, node: ir.Apply, index: str, dim: str) -> list[ir.Apply]:
         """The positions at indices: they themselves, counted from the start."""
         if self._types[node.values[0]].names != (dim,):
             return [node]
@@ -456,10 +449,10 @@ class _GatherSinker:
         below, at = self._names.fresh(f"{index}_below"), node.location
         extent = Scalar(Fraction(1), ((dim, 1),))
         return [
-            Apply(wide, CONVERSIONS[i64], (index,), location=at),
-            Apply(below, LESS, (wide, scalar(0)), location=at),
-            Apply(behind, ADD, (wide, extent), location=at),
-            Apply(node.result, WHERE, (below, behind, wide), location=at),
+            ir.Apply(wide, table.CONVERSIONS[i64], (index,), location=at),
+            ir.Apply(below, table.LESS, (wide, scalar(0)), location=at),
+            ir.Apply(behind, table.ADD, (wide, extent), location=at),
+            ir.Apply(node.result, table.WHERE, (below, behind, wide), location=at),
         ]
 
     def _spares(self, source: str, index: str, dim: str) -> bool:
@@ -492,11 +485,11 @@ class GathersGiven:
         ahead: These gathers and what their indices are computed by.
     """
 
-    program: KernelGraph
+    program: ir.KernelGraph
     picked: frozenset[str]
-    ahead: tuple[Apply, ...]
+    ahead: tuple[ir.Apply, ...]
 
-    def restored(self, graph: KernelGraph) -> KernelGraph:
+    def restored(self, graph: ir.KernelGraph) -> ir.KernelGraph:
         """A μGraph of the program as one of the whole, its gathers done by blocks.
 
         One that reads nothing of what they pick stays as it is.
@@ -505,7 +498,7 @@ class GathersGiven:
             return graph
         inputs = tuple(i for i in graph.inputs if i.name not in self.picked)
         names, renamed = FreshNames(graph), dict[str, str]()
-        nodes: list[Apply] = []
+        nodes: list[ir.Apply] = []
         for node in self.ahead:
             if node.result not in self.picked:
                 renamed[node.result] = names.fresh(node.result)
@@ -516,7 +509,7 @@ class GathersGiven:
 
 
 def with_gathers_given(
-    program: KernelGraph, *, hidden: bool = False
+    program: ir.KernelGraph, *, hidden: bool = False
 ) -> GathersGiven | None:
     """The program without gathers that need nothing of what it computes.
 
@@ -531,7 +524,7 @@ def with_gathers_given(
     there = {i.name for i in program.inputs}
     exact = {i.name for i in program.given}
     returned = {r.value for r in program.returns}
-    picked: list[Apply] = []
+    picked: list[ir.Apply] = []
     for node in program.applies:
         if node.op.kind is Kind.GATHER and node.result not in returned:
             if node.values[0] in there and node.values[1] in exact:
@@ -551,16 +544,16 @@ def with_gathers_given(
     rest = live(rest, returned)
     given = [n.result for n in picked if n.result in read_by(rest)]
     inputs = [
-        Input(n, flat_type(types[n].dtype, types[n].dims, MemorySpace.DEVICE))
+        ir.Input(n, flat_type(types[n].dtype, types[n].dims, MemorySpace.DEVICE))
         for n in given
     ]
     opened = replace(program, inputs=(*program.inputs, *inputs), nodes=tuple(rest))
     return GathersGiven(opened, frozenset(given), tuple(live(program.applies, given)))
 
 
-def _hides(node: Apply, picked: Iterable[Apply]) -> bool:
+def _hides(node: ir.Apply, picked: Iterable[ir.Apply]) -> bool:
     """Whether a node chooses a constant in the place of some of what was picked."""
-    if node.op is not WHERE or len(node.values) != 2:
+    if node.op is not table.WHERE or len(node.values) != 2:
         return False
     return node.values[0] == node.operands[0] and node.values[1] in {
         n.result for n in picked
@@ -570,7 +563,7 @@ def _hides(node: Apply, picked: Iterable[Apply]) -> bool:
 # -- Into blocks -----------------------------------------------------------------------
 
 
-def fuse_gathers(graph: KernelGraph) -> KernelGraph | None:
+def fuse_gathers(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     """The μGraph whose blocks pick elements themselves; None where none can."""
     fusing = _Fusing(graph)
     made = map_blocks(graph, fusing.block)
@@ -581,31 +574,31 @@ def fuse_gathers(graph: KernelGraph) -> KernelGraph | None:
 
 
 class _Fusing:
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: ir.KernelGraph) -> None:
         self._types = kernel_types(graph)
         self._names = FreshNames(graph)
-        self._kernels: Mapping[str, Apply] = makers(graph)
-        self._stored: Mapping[str, tuple[BlockGraph, Store]] = {
+        self._kernels: Mapping[str, ir.Apply] = makers(graph)
+        self._stored: Mapping[str, tuple[ir.BlockGraph, ir.Store]] = {
             store.result: (block, store)
             for block in graph.blocks
             for store in block.stores
         }
 
-    def block(self, block: BlockGraph) -> BlockGraph:
+    def block(self, block: ir.BlockGraph) -> ir.BlockGraph:
         """The block that picks what it loads of gathers."""
         made = map_nodes(block, self._node)
         return block if made == block else _without_twins(made)
 
-    def _node(self, node: BlockNode) -> list[BlockNode]:
-        made = self._kernels.get(node.source) if isinstance(node, Load) else None
+    def _node(self, node: ir.BlockNode) -> list[ir.BlockNode]:
+        made = self._kernels.get(node.source) if isinstance(node, ir.Load) else None
         gather = None if made is None else self._gather_of(made)
         if made is None or gather is None:
             return [node]
-        assert isinstance(node, Load)
+        assert isinstance(node, ir.Load)
         if self._types[gather.values[0]].space is MemorySpace.NOWHERE:
             return [node]
-        nodes: list[BlockNode] = []
-        pieces = {d.name: d for d in dims_of(node.axes)}
+        nodes: list[ir.BlockNode] = []
+        pieces = {d.name: d for d in ir.dims_of(node.axes)}
         if made is gather:
             picked = self._picked(gather, pieces, nodes)
             return [*nodes, replace(picked, result=node.result)]
@@ -615,7 +608,7 @@ class _Fusing:
         names[gather.result] = self._again(picked, {}, nodes)
         return [*nodes, replace(with_operands(made, names), result=node.result)]
 
-    def _gather_of(self, node: Apply) -> Apply | None:
+    def _gather_of(self, node: ir.Apply) -> ir.Apply | None:
         """The gather that a node is, or some elements of which it hides."""
         if node.op.kind is Kind.GATHER:
             return node
@@ -625,8 +618,8 @@ class _Fusing:
         return gathers[0] if hides else None
 
     def _picked(
-        self, gather: Apply, pieces: Mapping[str, Dim], nodes: list[BlockNode]
-    ) -> Apply:
+        self, gather: ir.Apply, pieces: Mapping[str, Dim], nodes: list[ir.BlockNode]
+    ) -> ir.Apply:
         """A gather in the block, of these pieces."""
         (source, index), dim = gather.values, str(gather.attr("dim"))
         at = self._copied(index, pieces, nodes)
@@ -634,12 +627,12 @@ class _Fusing:
         return replace(gather, operands=(table, at))
 
     def _loaded(
-        self, tensor: str, pieces: Mapping[str, Dim], nodes: list[BlockNode]
+        self, tensor: str, pieces: Mapping[str, Dim], nodes: list[ir.BlockNode]
     ) -> str:
         """The name of a new load of some pieces."""
         axes = self._types[tensor].axes
         cut = tuple(tuple(pieces[d.name] for d in axis) for axis in axes)
-        nodes.append(Load(self._names.fresh(f"{tensor}_at"), tensor, cut))
+        nodes.append(ir.Load(self._names.fresh(f"{tensor}_at"), tensor, cut))
         return nodes[-1].result
 
     # -- Indices -------------------------------------------------------------------
@@ -647,7 +640,7 @@ class _Fusing:
     # is exact: they are integers.
 
     def _copied(
-        self, tensor: str, pieces: Mapping[str, Dim], nodes: list[BlockNode]
+        self, tensor: str, pieces: Mapping[str, Dim], nodes: list[ir.BlockNode]
     ) -> str:
         """The name of the pieces of an index in the block."""
         if self._is_exact(tensor):
@@ -663,21 +656,21 @@ class _Fusing:
 
     def _inner(
         self,
-        block: BlockGraph,
+        block: ir.BlockGraph,
         value: str,
         pieces: Mapping[str, Dim],
-        nodes: list[BlockNode],
+        nodes: list[ir.BlockNode],
     ) -> str:
         """The same of a value of another block."""
         node = makers(block)[value]
-        if isinstance(node, Load):
+        if isinstance(node, ir.Load):
             return self._copied(node.source, pieces, nodes)
-        assert isinstance(node, Apply)
+        assert isinstance(node, ir.Apply)
         names = {v: self._inner(block, v, pieces, nodes) for v in node.values}
         return self._again(node, names, nodes)
 
     def _again(
-        self, node: Apply, names: Mapping[str, str], nodes: list[BlockNode]
+        self, node: ir.Apply, names: Mapping[str, str], nodes: list[ir.BlockNode]
     ) -> str:
         copied = with_operands(node, names)
         nodes.append(replace(copied, result=self._names.fresh(node.result)))
@@ -696,22 +689,22 @@ class _Fusing:
         block, store = self._stored[tensor]
         made, types = makers(block), block_types(block, self._types)
         needed = post_order(made, [store.operand])
-        return all(isinstance(n, Load) or _is_of_integers(n, types) for n in needed)
+        return all(isinstance(n, ir.Load) or _is_of_integers(n, types) for n in needed)
 
 
-def _without_twins(block: BlockGraph) -> BlockGraph:
+def _without_twins(block: ir.BlockGraph) -> ir.BlockGraph:
     """The block with one of all loads that are equal, and of all operators.
 
     Also of those with their operands swapped where that changes nothing.
     """
-    first, names = dict[ValueNode, str](), dict[str, str]()
+    first, names = dict[ir.ValueNode, str](), dict[str, str]()
 
-    def kept(node: BlockNode) -> list[BlockNode]:
+    def kept(node: ir.BlockNode) -> list[ir.BlockNode]:
         node = with_operands(node, names)
-        if not isinstance(node, Load | Apply):
+        if not isinstance(node, ir.Load | ir.Apply):
             return [node]
         alike = replace(node, result="")
-        if isinstance(alike, Apply) and alike.op.commutative:
+        if isinstance(alike, ir.Apply) and alike.op.commutative:
             alike = replace(alike, operands=tuple(sorted(alike.operands, key=str)))
         known = first.setdefault(alike, node.result)
         if known != node.result:
@@ -721,8 +714,8 @@ def _without_twins(block: BlockGraph) -> BlockGraph:
     return map_nodes(block, kept)
 
 
-def _is_of_integers(node: ValueNode, types: Mapping[str, TensorType]) -> bool:
+def _is_of_integers(node: ir.ValueNode, types: Mapping[str, TensorType]) -> bool:
     """Whether a node computes integers or truth values, one by one."""
-    by_element = isinstance(node, Apply) and node.op.kind is Kind.ELEMENTWISE
+    by_element = isinstance(node, ir.Apply) and node.op.kind is Kind.ELEMENTWISE
     dtype = types[node.result].dtype
     return by_element and (dtype.is_integer or dtype == boolean)

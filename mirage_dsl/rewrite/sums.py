@@ -52,21 +52,14 @@ from mirage_dsl.core.types import (
     flat_type,
 )
 from mirage_dsl.core.work import look
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, free_name
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.graph import (
-    Apply,
-    Attrs,
-    KernelGraph,
-    Operand,
-    Return,
-    names_dim,
-)
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import depending, live, makers, renamed, with_operands
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind, Operator, Term
-from mirage_dsl.ops.table import ADD, CAST, FLATTEN, MUL, OPERATORS, SUB, SUM, UNFLATTEN
 from mirage_dsl.rewrite.expand import expand
 
 # -- Polynomials of values -------------------------------------------------------------
@@ -140,7 +133,7 @@ def summed(
 MOST_TERMS = 16
 """Terms of a sum beyond which it is not multiplied out."""
 
-_OF_TERM = {op.term: op for op in OPERATORS.values() if op.expansion is None}
+_OF_TERM = {op.term: op for op in table.OPERATORS.values() if op.expansion is None}
 _LINEAR = (Term.ADD, Term.SUB)
 _OPEN = (*_LINEAR, Term.MUL, Term.DIV, Term.SUM, Term.CONTRACT)
 
@@ -155,7 +148,7 @@ class Form:
             help whatever the loop.
     """
 
-    program: KernelGraph
+    program: ir.KernelGraph
     loops: frozenset[str] | None = None
 
     def serves(self, loop: str | None) -> bool:
@@ -163,7 +156,7 @@ class Form:
         return self.loops is None or loop in self.loops
 
 
-def forms(program: KernelGraph) -> list[Form]:
+def forms(program: ir.KernelGraph) -> list[Form]:
     """The forms of a program that are worth a search, itself first.
 
     Args:
@@ -173,7 +166,7 @@ def forms(program: KernelGraph) -> list[Form]:
     return [Form(program), *([] if other is None else [other])]
 
 
-def multiplied_out(program: KernelGraph) -> Form | None:
+def multiplied_out(program: ir.KernelGraph) -> Form | None:
     """The form of a program with sums of products of sums multiplied out.
 
     None where that helps nowhere.
@@ -185,7 +178,7 @@ def multiplied_out(program: KernelGraph) -> Form | None:
     if len(nodes) < len(program.nodes) or not any(n.op.term in _LINEAR for n in nodes):
         return None
     reader = _Reader(program)
-    changed: list[Apply] = []
+    changed: list[ir.Apply] = []
     for node in nodes:
         written = reader.expanded(node)
         changed += [node] if written is None else written
@@ -211,9 +204,11 @@ class _Polynomials:
     reader: _Reader
     over: frozenset[str]
     crossed: bool = False
-    _known: dict[Operand, Polynomial] = field(default_factory=dict[Operand, Polynomial])
+    _known: dict[ir.Operand, Polynomial] = field(
+        default_factory=dict[ir.Operand, Polynomial]
+    )
 
-    def of(self, operand: Operand) -> Polynomial:
+    def of(self, operand: ir.Operand) -> Polynomial:
         """The polynomial of an operand.
 
         Raises:
@@ -224,7 +219,7 @@ class _Polynomials:
             self._known[operand] = self._made(operand)
         return self._known[operand]
 
-    def _made(self, operand: Operand) -> Polynomial:
+    def _made(self, operand: ir.Operand) -> Polynomial:
         if isinstance(operand, Scalar):
             assert isinstance(operand.value, Fraction)
             return {((), operand.extents): operand.value}
@@ -245,7 +240,7 @@ class _Polynomials:
             case _:
                 return self.summed(node)
 
-    def summed(self, node: Apply) -> Polynomial:
+    def summed(self, node: ir.Apply) -> Polynomial:
         """The polynomial of a sum or of a contraction, taken apart in any case."""
         whole = self.of(node.operands[0])
         if len(node.operands) > 1:
@@ -293,7 +288,7 @@ class _Reader:
         spread: Whether values of many dims were avoided.
     """
 
-    program: KernelGraph
+    program: ir.KernelGraph
     loops: set[str] = field(default_factory=set[str])
     spread: bool = False
     _depths: dict[tuple[str, str], int] = field(
@@ -303,7 +298,7 @@ class _Reader:
     _count: int = 0
 
     @cached_property
-    def makers(self) -> dict[str, Apply]:
+    def makers(self) -> dict[str, ir.Apply]:
         return makers(self.program)
 
     @cached_property
@@ -342,7 +337,7 @@ class _Reader:
             )
         return any(self.spreads(o) for o in node.values)
 
-    def expanded(self, node: Apply) -> list[Apply] | None:
+    def expanded(self, node: ir.Apply) -> list[ir.Apply] | None:
         """The nodes of a sum multiplied out; None where that does not help."""
         if node.op.term not in (Term.SUM, Term.CONTRACT):
             return None
@@ -355,7 +350,7 @@ class _Reader:
             return None
         return _TermsWriter(self, node).nodes_of(found)
 
-    def _helps(self, node: Apply, found: Polynomial) -> bool:
+    def _helps(self, node: ir.Apply, found: Polynomial) -> bool:
         """Whether a form of a sum helps; keeps in mind how."""
         atoms = {a for term, _ in found for a in term}
         loops = {
@@ -394,15 +389,15 @@ class _Reader:
 class _TermsWriter:
     """Writes a polynomial as operators that end in the result of a node."""
 
-    def __init__(self, reader: _Reader, node: Apply) -> None:
+    def __init__(self, reader: _Reader, node: ir.Apply) -> None:
         self.reader, self.node = reader, node
-        self.nodes: list[Apply] = []
+        self.nodes: list[ir.Apply] = []
         self.known: dict[object, str] = {}
 
-    def nodes_of(self, whole: Polynomial) -> list[Apply]:
+    def nodes_of(self, whole: Polynomial) -> list[ir.Apply]:
         """All nodes; the last one has the name of the node that they replace."""
         terms = sorted(whole.items(), key=lambda t: (t[1] < 0, t[0]))
-        total: Operand | None = None
+        total: ir.Operand | None = None
         for (atoms, powers), number in terms:
             sign = -1 if number < 0 and total is not None else 1
             term = self.term(atoms, Scalar(sign * number, powers))
@@ -413,19 +408,19 @@ class _TermsWriter:
         self.nodes[-1] = replace(self.nodes[-1], result=self.node.result)
         return self.nodes
 
-    def term(self, atoms: tuple[TermFactor, ...], factor: Scalar) -> Operand:
+    def term(self, atoms: tuple[TermFactor, ...], factor: Scalar) -> ir.Operand:
         """A product of atoms and a constant.
 
         Sums are divided by the extents that they are sums over where these are below
         the line anyway: the program often has that mean already.
         """
-        parts: list[Operand] = []
+        parts: list[ir.Operand] = []
         below: list[str] = []
         for atom in atoms:
             if atom.inverted:
                 below.append(atom.value)
                 continue
-            value: Operand = self.atom(atom)
+            value: ir.Operand = self.atom(atom)
             powers = dict(factor.extents)
             if atom.over and all(powers.get(d, 0) < 0 for d in atom.over):
                 mean = extent_scalar(*atom.over).inverse
@@ -457,21 +452,23 @@ class _TermsWriter:
         )
         if contracts:
             return self.apply(Term.CONTRACT, *factors, over=atom.over)
-        total: Operand = factors[0] if factors else Scalar(Fraction(1))
+        total: ir.Operand = factors[0] if factors else Scalar(Fraction(1))
         for other in factors[1:]:
             total = self.apply(Term.MUL, total, other)
         for other in below:
             total = self.apply(Term.DIV, total, other)
         return self.apply(Term.SUM, total, over=atom.over)
 
-    def apply(self, term: Term, *operands: Operand, over: tuple[str, ...] = ()) -> str:
+    def apply(
+        self, term: Term, *operands: ir.Operand, over: tuple[str, ...] = ()
+    ) -> str:
         """The result of an operator, written once."""
         op: Operator = _OF_TERM[term]
         key = op.name, operands, over
         if key not in self.known:
             name = self.known[key] = self.reader.fresh(self.node.result)
             attrs = (("over", over),) if over else ()
-            self.nodes.append(Apply(name, op, operands, attrs, self.node.location))
+            self.nodes.append(ir.Apply(name, op, operands, attrs, self.node.location))
         return self.known[key]
 
 
@@ -500,8 +497,8 @@ class InParts:
         cut: The dim that is two, with these, if there is one.
     """
 
-    program: KernelGraph
-    whole: KernelGraph
+    program: ir.KernelGraph
+    whole: ir.KernelGraph
     statistics: tuple[str, ...]
     length: int
     cut: Cut | None
@@ -512,7 +509,7 @@ class InParts:
         nodes = live(self.program.applies, self.statistics)
         return frozenset(n.result for n in nodes)
 
-    def restored(self, graph: KernelGraph) -> KernelGraph:
+    def restored(self, graph: ir.KernelGraph) -> ir.KernelGraph:
         """A μGraph of the program as one of the whole."""
         if self.cut is None:
             return replace(graph, returns=self.whole.returns)
@@ -559,26 +556,26 @@ class Cut:
         dims = tuple(map(Dim, self.names(kind.names)))
         return flat_type(kind.dtype, dims, MemorySpace.DEVICE)
 
-    def view(self, made: str, value: str) -> Apply:
+    def view(self, made: str, value: str) -> ir.Apply:
         """A value seen with both."""
         gives = AxisNames(tuple((p,) for p in self.parts))
-        attrs: Attrs = (("dim", self.dim), ("gives", gives))
-        return Apply(made, UNFLATTEN, (value,), attrs)
+        attrs: ir.Attrs = (("dim", self.dim), ("gives", gives))
+        return ir.Apply(made, table.UNFLATTEN, (value,), attrs)
 
-    def undone(self, value: str, made: str) -> Apply:
+    def undone(self, value: str, made: str) -> ir.Apply:
         """A value that has both seen with the one."""
         dims = AxisNames(tuple((p,) for p in self.parts))
-        attrs: Attrs = (("of", dims), ("to", self.dim))
-        return Apply(made, FLATTEN, (value,), attrs)
+        attrs: ir.Attrs = (("of", dims), ("to", self.dim))
+        return ir.Apply(made, table.FLATTEN, (value,), attrs)
 
 
-def combined_variances(program: KernelGraph) -> KernelGraph | None:
+def combined_variances(program: ir.KernelGraph) -> ir.KernelGraph | None:
     """The program with the squares of long rows combined from those of parts."""
     found = in_parts(program)
     return None if found is None else found.restored(found.program)
 
 
-def in_parts(program: KernelGraph, longest: int = LONGEST) -> InParts | None:
+def in_parts(program: ir.KernelGraph, longest: int = LONGEST) -> InParts | None:
     """The program with rows in parts; None where no squares of long rows are summed.
 
     Args:
@@ -603,7 +600,7 @@ def _divisor(extent: int, most: int) -> int:
     return (whole or found or [1])[0]
 
 
-def row_length(program: KernelGraph) -> int:
+def row_length(program: ir.KernelGraph) -> int:
     """Elements of the rows whose squares wait for their sums; 0 where none do."""
     squares = _Squares.of(program)
     if squares is None:
@@ -612,7 +609,7 @@ def row_length(program: KernelGraph) -> int:
     return prod(extents[d] or 0 for d in squares.over)
 
 
-def read_in_turn(program: KernelGraph) -> list[frozenset[str]]:
+def read_in_turn(program: ir.KernelGraph) -> list[frozenset[str]]:
     """What is read for sums of rows, each time before more of the row is read.
 
     The inputs of a value for its mean, and again for its squares where those of some
@@ -628,7 +625,7 @@ def read_in_turn(program: KernelGraph) -> list[frozenset[str]]:
     return [inputs] * (2 if long else 1)
 
 
-def looked_at(program: KernelGraph) -> set[str]:
+def looked_at(program: ir.KernelGraph) -> set[str]:
     """Inputs and views of them, which cost nothing."""
     there = {i.name for i in program.given}
     for node in program.applies:
@@ -653,7 +650,7 @@ class _Squares:
     over: tuple[str, ...]
 
     @staticmethod
-    def of(program: KernelGraph) -> _Squares | None:
+    def of(program: ir.KernelGraph) -> _Squares | None:
         """The first sum of squares of floats in a program."""
         made, types = makers(program), kernel_types(program)
         for node in program.applies:
@@ -665,25 +662,25 @@ class _Squares:
                     return found
         return None
 
-    def waits(self, program: KernelGraph, centre: str) -> bool:
+    def waits(self, program: ir.KernelGraph, centre: str) -> bool:
         """Whether the centre depends on a sum of the value over the rows."""
         rows = set(self.over)
         sums = [
             n.result
             for n in program.applies
-            if n.op is SUM and n.operands == (self.value,) and rows <= set(n.over)
+            if n.op is table.SUM and n.operands == (self.value,) and rows <= set(n.over)
         ]
         return bool(rows) and centre in depending(program.applies, sums)
 
 
-def _centred(node: Apply, made: Mapping[str, Apply]) -> Iterator[tuple[str, str]]:
+def _centred(node: ir.Apply, made: Mapping[str, ir.Apply]) -> Iterator[tuple[str, str]]:
     """Each value and centre of whose difference a node sums squares."""
-    square = made.get(node.values[0]) if node.op is SUM else None
-    if square is None or square.op is not MUL:
+    square = made.get(node.values[0]) if node.op is table.SUM else None
+    if square is None or square.op is not table.MUL:
         return
     first, second = square.operands
     difference = made.get(first) if isinstance(first, str) else None
-    if first != second or difference is None or difference.op is not SUB:
+    if first != second or difference is None or difference.op is not table.SUB:
         return
     value, centre = difference.operands
     if isinstance(value, str) and isinstance(centre, str):
@@ -704,7 +701,7 @@ class _Part:
 class _Places:
     """Where the rows of a value lie in memory, and which dims are of the parts."""
 
-    program: KernelGraph
+    program: ir.KernelGraph
     squares: _Squares
 
     @cached_property
@@ -756,7 +753,7 @@ class _Places:
             if name != "over" or node.op.kind is Kind.CONTRACTION
         ]
         indexed = any(dim in i.type.names for i in self.program.indices)
-        if indexed or any(names_dim(value, dim) for value in named):
+        if indexed or any(ir.names_dim(value, dim) for value in named):
             return False
         read = {v for n in computed for v in n.values} & there
         kinds = [self.types[v] for v in sorted(read)]
@@ -777,8 +774,8 @@ class _Places:
 
 
 def _computed_again(
-    program: KernelGraph, value: str, statistics: Sequence[str]
-) -> KernelGraph:
+    program: ir.KernelGraph, value: str, statistics: Sequence[str]
+) -> ir.KernelGraph:
     """The program in which the parts alone read a copy of a value without sums.
 
     So it is computed twice, element by element, and not stored.
@@ -787,7 +784,7 @@ def _computed_again(
     above = live(program.applies, [value])
     made = {n.result for n in above if n.result not in there}
     if any(
-        n.op.kind is not Kind.ELEMENTWISE and n.op is not CAST
+        n.op.kind is not Kind.ELEMENTWISE and n.op is not table.CAST
         for n in above
         if n.result in made
     ):
@@ -795,7 +792,7 @@ def _computed_again(
     names = FreshNames(program)
     copies = {name: names.fresh(f"{name}_again") for name in sorted(made)}
     ahead = {n.result for n in live(program.applies, statistics)} - made
-    nodes: list[Apply] = []
+    nodes: list[ir.Apply] = []
     for node in program.applies:
         own = with_operands(node, copies)
         nodes.append(own if node.result in ahead else node)
@@ -813,10 +810,10 @@ def _computed_again(
 class _PartsWriter:
     """Writes the program node by node."""
 
-    program: KernelGraph
+    program: ir.KernelGraph
     squares: _Squares
     part: _Part
-    nodes: list[Apply] = field(default_factory=list[Apply])
+    nodes: list[ir.Apply] = field(default_factory=list[ir.Apply])
     seen: dict[str, str] = field(default_factory=dict[str, str])
     """Inputs as they are seen with the dims of a cut."""
 
@@ -871,37 +868,37 @@ class _PartsWriter:
         kind = self.types[self.squares.value].dtype
         if kind not in (f32, f64):
             wide = self.names.fresh(f"{self.squares.value}_wide")
-            attrs: Attrs = (("dtype", f32.name),)
-            self.nodes.append(Apply(wide, CAST, (value,), attrs))
+            attrs: ir.Attrs = (("dtype", f32.name),)
+            self.nodes.append(ir.Apply(wide, table.CAST, (value,), attrs))
             value = wide
-        over: Attrs = (("over", tuple(d for d in self.over if d in self.inner)),)
-        self.total = self._node("part", SUM, (value,), over)
-        mean = self._node("mean", MUL, (self.total, self.share))
-        difference = self._node("off", SUB, (value, mean))
-        square = self._node("off2", MUL, (difference, difference))
-        self.sum = self._node("squares", SUM, (square,), over)
+        over: ir.Attrs = (("over", tuple(d for d in self.over if d in self.inner)),)
+        self.total = self._node("part", table.SUM, (value,), over)
+        mean = self._node("mean", table.MUL, (self.total, self.share))
+        difference = self._node("off", table.SUB, (value, mean))
+        square = self._node("off2", table.MUL, (difference, difference))
+        self.sum = self._node("squares", table.SUM, (square,), over)
 
     # -- The rest ----------------------------------------------------------------------
 
-    def _write(self, node: Apply) -> None:
+    def _write(self, node: ir.Apply) -> None:
         """A node, by the parts if it sums the value, or its squares, over them."""
         node = self._in_both(node)
         whole = self.inner < set(node.over)
         centre = self._centre(node) if whole else None
-        over: Attrs = (("over", tuple(d for d in node.over if d not in self.inner)),)
-        if whole and node.op is SUM and node.operands == (self.squares.value,):
+        over: ir.Attrs = (("over", tuple(d for d in node.over if d not in self.inner)),)
+        if whole and node.op is table.SUM and node.operands == (self.squares.value,):
             self.nodes.append(replace(node, operands=(self.total,), attrs=over))
         elif centre is not None:
-            long = self._node("centre", MUL, (centre, self.length))
-            off = self._node("apart", SUB, (self.total, long))
-            square = self._node("apart2", MUL, (off, off))
-            weighted = self._node("weighted", MUL, (square, self.share))
-            joined = self._node("joined", ADD, (self.sum, weighted))
+            long = self._node("centre", table.MUL, (centre, self.length))
+            off = self._node("apart", table.SUB, (self.total, long))
+            square = self._node("apart2", table.MUL, (off, off))
+            weighted = self._node("weighted", table.MUL, (square, self.share))
+            joined = self._node("joined", table.ADD, (self.sum, weighted))
             self.nodes.append(replace(node, operands=(joined,), attrs=over))
         else:
             self.nodes.append(with_operands(node, self.seen))
 
-    def _centre(self, node: Apply) -> str | None:
+    def _centre(self, node: ir.Apply) -> str | None:
         """What the squares that a node sums are about, if that lacks the part."""
         for value, centre in _centred(node, self.made):
             names = self._both(self.types[centre].names)
@@ -909,7 +906,7 @@ class _PartsWriter:
                 return self.seen.get(centre, centre)
         return None
 
-    def _in_both(self, node: Apply) -> Apply:
+    def _in_both(self, node: ir.Apply) -> ir.Apply:
         """A node with the dims of the cut."""
         cut = self.cut
         if cut is None:
@@ -923,16 +920,16 @@ class _PartsWriter:
         self,
         base: str,
         op: Operator,
-        operands: tuple[Operand, ...],
-        attrs: Attrs = (),
+        operands: tuple[ir.Operand, ...],
+        attrs: ir.Attrs = (),
     ) -> str:
         made = self.names.fresh(f"{self.squares.value}_{base}")
-        self.nodes.append(Apply(made, op, renamed(operands, self.seen), attrs))
+        self.nodes.append(ir.Apply(made, op, renamed(operands, self.seen), attrs))
         return made
 
     # -- What is returned --------------------------------------------------------------
 
-    def _returning(self) -> KernelGraph:
+    def _returning(self) -> ir.KernelGraph:
         """The program, whose results have the formats that they had."""
         graph = replace(self.program, nodes=tuple(self.nodes))
         if self.cut is not None:
@@ -941,12 +938,12 @@ class _PartsWriter:
         types = kernel_types(replace(graph, returns=()))
         own = {r.value: self._returned(r) for r in self.program.returns}
         new = {old: made.value for old, made in own.items() if made.value != old}
-        casts: list[Apply] = []
+        casts: list[ir.Apply] = []
         for old, made in own.items():
             if types[old].dtype != made.type.dtype:
                 new[old] = self.names.fresh(f"{old}_wide")
-                attrs: Attrs = (("dtype", made.type.dtype.name),)
-                casts.append(Apply(made.value, CAST, (new[old],), attrs))
+                attrs: ir.Attrs = (("dtype", made.type.dtype.name),)
+                casts.append(ir.Apply(made.value, table.CAST, (new[old],), attrs))
         nodes = [
             replace(with_operands(n, new), result=new.get(n.result, n.result))
             for n in self.nodes
@@ -954,7 +951,7 @@ class _PartsWriter:
         returns = tuple(own[r.value] for r in self.program.returns)
         return replace(graph, nodes=(*nodes, *casts), returns=returns)
 
-    def _returned(self, item: Return) -> Return:
+    def _returned(self, item: ir.Return) -> ir.Return:
         """A result with the dims that it has in parts."""
         if self.cut is None or self.cut.dim not in item.type.names:
             return item

@@ -37,20 +37,8 @@ from dataclasses import dataclass, field, replace
 
 from mirage_dsl.core.modes import convolutions_round
 from mirage_dsl.core.types import AxisNames, Dim, extent_scalar, f32, scalar
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, Renaming, free_name
-from mirage_dsl.ir.graph import (
-    Apply,
-    Attrs,
-    BlockGraph,
-    BlockNode,
-    Index,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Load,
-    Operand,
-    Return,
-)
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.walk import map_blocks, results_of
 from mirage_dsl.ops import table
@@ -59,7 +47,7 @@ from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.sinking import GathersGiven, with_gathers_given
 
 
-def pools(graph: KernelGraph) -> tuple[Apply, ...]:
+def pools(graph: ir.KernelGraph) -> tuple[ir.Apply, ...]:
     """The calls of PyTorch's pooling that can be written out.
 
     Those in space are left to PyTorch: of eight dims a search has too many ways to
@@ -76,7 +64,7 @@ def pools(graph: KernelGraph) -> tuple[Apply, ...]:
     )
 
 
-def convolutions(graph: KernelGraph) -> tuple[Apply, ...]:
+def convolutions(graph: ir.KernelGraph) -> tuple[ir.Apply, ...]:
     """The convolutions that can be written out: those of all channels at once.
 
     Not where what they make counts its channels by the dim that what they read does.
@@ -91,7 +79,7 @@ def convolutions(graph: KernelGraph) -> tuple[Apply, ...]:
     )
 
 
-def _has_known_axes(node: Apply, graph: KernelGraph) -> bool:
+def _has_known_axes(node: ir.Apply, graph: ir.KernelGraph) -> bool:
     """Whether axes are one dim each, of known extents, but those that are carried.
 
     Batches are, and the channels of pooling.
@@ -103,7 +91,7 @@ def _has_known_axes(node: Apply, graph: KernelGraph) -> bool:
     return known and all(len(axis) == 1 for axis in axes)
 
 
-def with_windows(graph: KernelGraph, kept: Container[str] = ()) -> KernelGraph:
+def with_windows(graph: ir.KernelGraph, kept: Container[str] = ()) -> ir.KernelGraph:
     """The graph with all windows written out that can be.
 
     Args:
@@ -115,9 +103,9 @@ def with_windows(graph: KernelGraph, kept: Container[str] = ()) -> KernelGraph:
     if not wanted:
         return graph
     writer = _Writer(graph)
-    nodes: list[KernelNode] = []
+    nodes: list[ir.KernelNode] = []
     for node in graph.nodes:
-        if isinstance(node, Apply) and node.result in wanted:
+        if isinstance(node, ir.Apply) and node.result in wanted:
             nodes += writer.written(node)
         else:
             nodes.append(node)
@@ -130,7 +118,7 @@ def with_windows(graph: KernelGraph, kept: Container[str] = ()) -> KernelGraph:
     return _loaded_in_order(written) if graph.blocks else written
 
 
-def windows_given(program: KernelGraph) -> GathersGiven | None:
+def windows_given(program: ir.KernelGraph) -> GathersGiven | None:
     """The program with an input for the windows of each convolution.
 
     Pooling is left.  None where there are no convolutions, and where some are of what
@@ -150,7 +138,9 @@ def windows_given(program: KernelGraph) -> GathersGiven | None:
     return with_gathers_given(written, hidden=True)
 
 
-def rounded_as_convolutions(graph: KernelGraph, windows: Container[str]) -> KernelGraph:
+def rounded_as_convolutions(
+    graph: ir.KernelGraph, windows: Container[str]
+) -> ir.KernelGraph:
     """The graph whose f32 products of windows round to TF32, where PyTorch's may.
 
     Args:
@@ -158,7 +148,7 @@ def rounded_as_convolutions(graph: KernelGraph, windows: Container[str]) -> Kern
         windows: The inputs that they are; a block that multiplies others too stays.
     """
 
-    def rounded(block: BlockGraph) -> BlockGraph:
+    def rounded(block: ir.BlockGraph) -> ir.BlockGraph:
         own = {n.result for n in block.loads if n.source in windows}
         if not _multiplies_only(block, own):
             return block
@@ -167,25 +157,25 @@ def rounded_as_convolutions(graph: KernelGraph, windows: Container[str]) -> Kern
     return map_blocks(graph, rounded) if convolutions_round() else graph
 
 
-def rounds_windows(block: BlockGraph) -> bool:
+def rounds_windows(block: ir.BlockGraph) -> bool:
     """Whether all that a block multiplies is picked, as elements of windows are."""
     picked = {n.result for n in block.applies if n.op is table.GATHER}
     hidden = {n.result for n in block.applies if n.op is table.WHERE}
     return _multiplies_only(block, picked | hidden)
 
 
-def _multiplies_only(block: BlockGraph, values: AbstractSet[str]) -> bool:
+def _multiplies_only(block: ir.BlockGraph, values: AbstractSet[str]) -> bool:
     """Whether a block has products, each of one of some values."""
     products = [n for n in block.applies if n.op is table.MATMUL]
     return bool(products) and all(not values.isdisjoint(n.values) for n in products)
 
 
-def _loaded_in_order(graph: KernelGraph) -> KernelGraph:
+def _loaded_in_order(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The graph with the axes of each load in the order of what is loaded."""
     types = kernel_types(replace(graph, returns=()))
 
-    def loaded(node: BlockNode) -> BlockNode:
-        if not isinstance(node, Load):
+    def loaded(node: ir.BlockNode) -> ir.BlockNode:
+        if not isinstance(node, ir.Load):
             return node
         own = {tuple(d.name for d in axis): axis for axis in node.axes}
         order = [tuple(d.name for d in axis) for axis in types[node.source].axes]
@@ -198,7 +188,7 @@ def _loaded_in_order(graph: KernelGraph) -> KernelGraph:
     )
 
 
-def alone(graph: KernelGraph, call: Apply) -> KernelGraph:
+def alone(graph: ir.KernelGraph, call: ir.Apply) -> ir.KernelGraph:
     """The program of one call of a graph.
 
     What it is given has the axes that it has there, as kernels load it by these.
@@ -207,16 +197,18 @@ def alone(graph: KernelGraph, call: Apply) -> KernelGraph:
     (source,) = call.values
     given, made = types[source], types[call.result]
     used = {*given.names, *made.names}
-    return KernelGraph(
+    return ir.KernelGraph(
         graph.name,
-        (Input(source, given),),
+        (ir.Input(source, given),),
         (call,),
-        (Return(call.result, made),),
+        (ir.Return(call.result, made),),
         tuple((n, e) for n, e in graph.extents if n in used),
     )
 
 
-def in_place(graph: KernelGraph, call: Apply, made: KernelGraph) -> KernelGraph:
+def in_place(
+    graph: ir.KernelGraph, call: ir.Apply, made: ir.KernelGraph
+) -> ir.KernelGraph:
     """A graph with what computes the program of one of its calls in that one's place.
 
     Whatever has a name of its own there has a new one here.
@@ -278,27 +270,27 @@ class _Writer:
         extents: Of all dims, the new ones too.
     """
 
-    graph: KernelGraph
-    indices: list[Index] = field(default_factory=list[Index])
+    graph: ir.KernelGraph
+    indices: list[ir.Index] = field(default_factory=list[ir.Index])
     extents: dict[str, int | None] = field(default_factory=dict[str, int | None])
-    _nodes: list[KernelNode] = field(default_factory=list[KernelNode])
+    _nodes: list[ir.KernelNode] = field(default_factory=list[ir.KernelNode])
 
     def __post_init__(self) -> None:
         self.extents.update(self.graph.extents)
         self._types = kernel_types(self.graph)
         self._names = FreshNames(self.graph)
 
-    def written(self, node: Apply) -> list[KernelNode]:
+    def written(self, node: ir.Apply) -> list[ir.KernelNode]:
         """The nodes of one call; the last one has its name."""
         self._nodes = []
         made = self._convolved(node) if node.op.convolves else self._pooled(node)
         last = self._nodes[-1]
-        assert isinstance(last, Apply)
+        assert isinstance(last, ir.Apply)
         assert last.result == made
         self._nodes[-1] = replace(last, result=node.result, location=node.location)
         return self._nodes
 
-    def _pooled(self, node: Apply) -> Operand:
+    def _pooled(self, node: ir.Apply) -> ir.Operand:
         """What pooling makes."""
         reduction = node.op.pools
         assert reduction is not None
@@ -309,8 +301,8 @@ class _Writer:
         names = [axis.given for axis in axes]
         picked = self._picked(node.values[0], names, inside, self._flat(names, ats))
         fill = scalar(0 if reduction is table.SUM else -math.inf)
-        over: Attrs = (("over", tuple(a.element for a in axes)),)
-        joined: Operand = self._do(
+        over: ir.Attrs = (("over", tuple(a.element for a in axes)),)
+        joined: ir.Operand = self._do(
             reduction, self._do(table.WHERE, inside, picked, fill), attrs=over
         )
         if reduction is table.SUM:
@@ -319,16 +311,16 @@ class _Writer:
             joined = self._do(table.DIV, joined, count)
             if isinstance(count, str) and dtype.itemsize < f32.itemsize:
                 # What is counted is in f32, and so is what is divided by it.
-                attrs: Attrs = (("dtype", dtype.name),)
+                attrs: ir.Attrs = (("dtype", dtype.name),)
                 joined = self._do(table.CAST, joined, attrs=attrs)
         return joined
 
-    def _convolved(self, node: Apply) -> Operand:
+    def _convolved(self, node: ir.Apply) -> ir.Operand:
         """What a convolution makes: products of weights and windows of all channels."""
         source, weights = node.values
         (channels,), (taken,) = node.axes("of")[1], node.axes("by")[1]
         if taken != channels:
-            attrs: Attrs = (("dims", (taken,)), ("to", (channels,)))
+            attrs: ir.Attrs = (("dims", (taken,)), ("to", (channels,)))
             weights = self._do(table.RENAME, weights, attrs=attrs)
         names = [channels, *(axis[0] for axis in node.axes("by")[2:])]
         weights, dim = self._in_one(weights, names)
@@ -342,7 +334,7 @@ class _Writer:
         windows = self._do(table.WHERE, inside, picked, scalar(0))
         return self._do(table.MATMUL, windows, weights, attrs=(("over", (dim,)),))
 
-    def _axes(self, node: Apply) -> list[_Axis]:
+    def _axes(self, node: ir.Apply) -> list[_Axis]:
         """The axes behind the batch and the channels."""
         given, made = (
             [axis[0] for axis in node.axes(name)[2:]] for name in ("of", "gives")
@@ -415,7 +407,7 @@ class _Writer:
         of = AxisNames(tuple((name,) for name in names))
         return self._do(table.FLATTEN, source, attrs=(("of", of), ("to", dim))), dim
 
-    def _count(self, node: Apply, inside: str, over: Attrs) -> Operand:
+    def _count(self, node: ir.Apply, inside: str, over: ir.Attrs) -> ir.Operand:
         """By what a sum is divided: the elements of a window, or those on the axes."""
         if node.numbers["padded"] != (0,):
             return scalar(math.prod(node.numbers["kernel"]))
@@ -426,16 +418,16 @@ class _Writer:
 
     # -- Names -----------------------------------------------------------------------
 
-    def _do(self, op: Operator, *operands: Operand, attrs: Attrs = ()) -> str:
+    def _do(self, op: Operator, *operands: ir.Operand, attrs: ir.Attrs = ()) -> str:
         """The result of one more operator."""
         name = self._names.fresh(op.name)
-        self._nodes.append(Apply(name, op, operands, attrs))
+        self._nodes.append(ir.Apply(name, op, operands, attrs))
         return name
 
     def _index(self, dim: str) -> str:
         """The positions along a dim."""
         name = self._names.fresh("index")
-        self.indices.append(Index(name, (Dim(dim),)))
+        self.indices.append(ir.Index(name, (Dim(dim),)))
         return name
 
     def _dim(self, base: str, extent: int) -> str:

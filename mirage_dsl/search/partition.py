@@ -22,16 +22,10 @@ import numpy as np
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import MemorySpace, TensorType, flat_type
 from mirage_dsl.cost.footprint import tensor_bytes
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import calls
 from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
-from mirage_dsl.ir.graph import (
-    Apply,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Return,
-)
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import (
@@ -58,7 +52,7 @@ class Group:
     `library` groups are one node that no block can hold.
     """
 
-    nodes: tuple[Apply, ...]
+    nodes: tuple[ir.Apply, ...]
     library: bool = False
 
     @property
@@ -77,7 +71,7 @@ class Cutter:
             so that those between several products and their result are neighbours.
     """
 
-    program: KernelGraph
+    program: ir.KernelGraph
     late: bool = False
 
     @cached_property
@@ -91,19 +85,19 @@ class Cutter:
         return derived_extents(self.program, self.program.extent_of)
 
     @cached_property
-    def free(self) -> dict[str, Apply]:
+    def free(self) -> dict[str, ir.Apply]:
         """Views of inputs: every segment makes those that it needs."""
         there = {i.name for i in self.program.given}
-        found: dict[str, Apply] = {}
+        found: dict[str, ir.Apply] = {}
         for node in self.program.nodes:
-            assert isinstance(node, Apply)
+            assert isinstance(node, ir.Apply)
             if node.is_view and node.values[0] in there:
                 there.add(node.result)
                 found[node.result] = node
         return found
 
     @cached_property
-    def order(self) -> tuple[Apply, ...]:
+    def order(self) -> tuple[ir.Apply, ...]:
         """All other nodes that the outputs need, each after its operands.
 
         Depth first, so a product's consumers come as early as they can.  Views come
@@ -124,7 +118,7 @@ class Cutter:
         return frozenset(there)
 
     @cached_property
-    def _early(self) -> tuple[Apply, ...]:
+    def _early(self) -> tuple[ir.Apply, ...]:
         depth_first = self._depth_first()
         places: dict[str, int] = {}
         for at, node in enumerate(depth_first):
@@ -132,7 +126,7 @@ class Cutter:
             places[node.result] = at if above is None else above
         return tuple(sorted(depth_first, key=lambda n: places[n.result]))
 
-    def _depth_first(self) -> tuple[Apply, ...]:
+    def _depth_first(self) -> tuple[ir.Apply, ...]:
         there = {i.name for i in self.program.given} | self.free.keys()
         made = {v: n for v, n in makers(self.program).items() if v not in there}
         return tuple(post_order(made, (r.value for r in self.program.returns)))
@@ -158,7 +152,7 @@ class Cutter:
                 seen |= near
         return frozenset(found)
 
-    def _carriers_near(self, shift: Apply) -> tuple[frozenset[str], set[str]]:
+    def _carriers_near(self, shift: ir.Apply) -> tuple[frozenset[str], set[str]]:
         """What changes with a shift, and all that was looked at for it."""
         made = depending(self.order, {shift.result}) - {shift.result}
         after = [n for n in self.order if n.result in made]
@@ -170,7 +164,7 @@ class Cutter:
                 return own, seen
             count *= 4
 
-    def crossing(self, nodes: Sequence[Apply], at: int) -> float:
+    def crossing(self, nodes: Sequence[ir.Apply], at: int) -> float:
         """Bytes made before position `at` of `nodes` and read at or after it."""
         return sum(
             tensor_bytes(self.types[v], self.extents)
@@ -182,7 +176,7 @@ class Cutter:
     def groups(self) -> tuple[Group, ...]:
         """The program cut at library nodes, between products and around them all."""
         found: list[Group] = []
-        run: list[Apply] = []
+        run: list[ir.Apply] = []
         for node in self.order:
             if node.stands_alone:
                 found += self._between_products(run)
@@ -192,7 +186,7 @@ class Cutter:
                 run.append(node)
         return (*found, *self._between_products(run))
 
-    def _between_products(self, nodes: list[Apply]) -> list[Group]:
+    def _between_products(self, nodes: list[ir.Apply]) -> list[Group]:
         at = [i for i, n in enumerate(nodes) if n.op.kind is Kind.CONTRACTION]
         cuts: set[int] = set()
         for first, second in pairwise(at):
@@ -254,13 +248,13 @@ class Cutter:
                 found[value].add(node.result)
         return found
 
-    def needed(self, nodes: Sequence[Apply]) -> frozenset[str]:
+    def needed(self, nodes: Sequence[ir.Apply]) -> frozenset[str]:
         """Results of some nodes that other nodes read, or the program returns."""
         made = {n.result for n in nodes}
         read = {n for n in made if not self._read_in[n] <= made}
         return frozenset(read | (made & self.returned.keys()))
 
-    def segment(self, nodes: Sequence[Apply]) -> KernelGraph:
+    def segment(self, nodes: Sequence[ir.Apply]) -> ir.KernelGraph:
         """The program of some nodes: from what they read to what others need.
 
         Their order does not count, so that equal segments are known to be equal.
@@ -274,17 +268,17 @@ class Cutter:
         sources = [i for i in self.program.inputs if i.name in read]
         computed = (read - own) & self._places.keys()
         sources += [
-            Input(name, self._stored(name))
+            ir.Input(name, self._stored(name))
             for name in sorted(computed, key=self._places.__getitem__)
         ]
-        returns: list[Return] = []
+        returns: list[ir.Return] = []
         for node in nodes:
             name = node.result
             if name in read_later:
-                returns.append(Return(name, self._stored(name)))
+                returns.append(ir.Return(name, self._stored(name)))
             elif name in self.returned:
-                returns.append(Return(name, self.returned[name]))
-        return KernelGraph(
+                returns.append(ir.Return(name, self.returned[name]))
+        return ir.KernelGraph(
             self.program.name,
             tuple(sources),
             (*views, *nodes),
@@ -293,7 +287,7 @@ class Cutter:
             tuple(i for i in self.program.indices if i.name in read),
         )
 
-    def _views(self, names: set[str]) -> tuple[Apply, ...]:
+    def _views(self, names: set[str]) -> tuple[ir.Apply, ...]:
         return tuple(live(self.free.values(), names))
 
     def _stored(self, name: str) -> TensorType:
@@ -302,7 +296,7 @@ class Cutter:
             self.types[name].dtype, self.types[name].dims, MemorySpace.DEVICE
         )
 
-    def made_before(self, segment: KernelGraph, most: float) -> frozenset[str]:
+    def made_before(self, segment: ir.KernelGraph, most: float) -> frozenset[str]:
         """Inputs of a segment that an earlier one makes, of fewer bytes than `most`."""
         own = {i.name for i in self.program.given}
         extents = derived_extents(segment, segment.extent_of)
@@ -312,12 +306,12 @@ class Cutter:
             if i.name not in own and tensor_bytes(i.type, extents) < most
         )
 
-    def join(self, parts: Sequence[KernelGraph]) -> KernelGraph:
+    def join(self, parts: Sequence[ir.KernelGraph]) -> ir.KernelGraph:
         """The μGraph that runs the μGraphs of successive segments.
 
         Their numbers of parts `k#` may differ, see `Sizer.joined`.
         """
-        nodes: list[KernelNode] = []
+        nodes: list[ir.KernelNode] = []
         extents = dict(self.program.extents)
         made: set[str] = set()
         own = {i.name for i in self.program.given} | self.types.keys()
@@ -336,7 +330,7 @@ class Cutter:
         )
 
 
-def computed_again(program: KernelGraph) -> KernelGraph | None:
+def computed_again(program: ir.KernelGraph) -> ir.KernelGraph | None:
     """The program that stores less between kernels, for values are computed twice.
 
     What is computed element by element of inputs, and of values of fewer dims, is
@@ -350,9 +344,9 @@ def computed_again(program: KernelGraph) -> KernelGraph | None:
     """
     types = kernel_types(program)
     there = {i.name for i in program.given}
-    cheap: dict[str, Apply] = {}
+    cheap: dict[str, ir.Apply] = {}
     names = FreshNames(program)
-    nodes: list[Apply] = []
+    nodes: list[ir.Apply] = []
     for node in program.applies:
         if node.is_view and there.issuperset(node.values):
             there.add(node.result)
@@ -373,7 +367,7 @@ def computed_again(program: KernelGraph) -> KernelGraph | None:
     return replace(program, nodes=tuple(nodes))
 
 
-def _behind_sums(program: KernelGraph, value: str, node: Apply) -> bool:
+def _behind_sums(program: ir.KernelGraph, value: str, node: ir.Apply) -> bool:
     """Whether an operator that reads a value depends on a reduction of it too."""
     behind = depending(program.applies, {value})
     kinds = (Kind.REDUCTION, Kind.CONTRACTION)
@@ -383,13 +377,13 @@ def _behind_sums(program: KernelGraph, value: str, node: Apply) -> bool:
     return not depending(program.applies, summed).isdisjoint(node.values)
 
 
-def _crossing(nodes: Sequence[Apply], at: int) -> set[str]:
+def _crossing(nodes: Sequence[ir.Apply], at: int) -> set[str]:
     """Values made before position `at` and read at or after it."""
     made = {n.result for n in nodes[:at]}
     return read_by(nodes[at:]) & made
 
 
-def _postponed(nodes: Sequence[Apply]) -> tuple[Apply, ...]:
+def _postponed(nodes: Sequence[ir.Apply]) -> tuple[ir.Apply, ...]:
     """The nodes, those that are no products right before the first that reads them.
 
     u = x @ a                 u = x @ a
@@ -397,7 +391,7 @@ def _postponed(nodes: Sequence[Apply]) -> tuple[Apply, ...]:
     v = x @ b        ->       s = silu u
     y = s * v                 y = s * v
     """
-    found: list[Apply] = []
+    found: list[ir.Apply] = []
     for node in reversed(nodes):
         readers = (i for i, n in enumerate(found) if node.result in n.values)
         product = node.op.kind is Kind.CONTRACTION
@@ -429,7 +423,7 @@ FIRST_NEAR = 16
 """Operators made of a shift among which it mostly cancels."""
 
 
-def _carriers(program: KernelGraph) -> frozenset[str]:
+def _carriers(program: ir.KernelGraph) -> frozenset[str]:
     """`shift_carriers`, once for programs that differ only in names."""
     names = names_of(program)
     found = _normal_carriers(normal(program, names))
@@ -437,11 +431,11 @@ def _carriers(program: KernelGraph) -> frozenset[str]:
 
 
 @lru_cache(maxsize=256)
-def _normal_carriers(program: KernelGraph) -> frozenset[str]:
+def _normal_carriers(program: ir.KernelGraph) -> frozenset[str]:
     return shift_carriers(program)
 
 
-def shift_carriers(program: KernelGraph) -> frozenset[str]:
+def shift_carriers(program: ir.KernelGraph) -> frozenset[str]:
     """Values that change when the shift of a row does, found by evaluation.
 
     The shift of a safe softmax cancels in the end; a value in which it has not must
@@ -462,7 +456,7 @@ def shift_carriers(program: KernelGraph) -> frozenset[str]:
     if max(sizes) > MOST_EVALUATED:
         return frozenset(depending(nodes, shifts))
     names = [n.result for n in nodes]
-    probe = replace(small, returns=tuple(Return(n, types[n]) for n in names))
+    probe = replace(small, returns=tuple(ir.Return(n, types[n]) for n in names))
     rng = np.random.default_rng(0)
     arrays: list[Array] = [
         rng.uniform(0.5, 1.5, input_shape(small, i)) for i in small.inputs
@@ -478,8 +472,8 @@ def shift_carriers(program: KernelGraph) -> frozenset[str]:
 
 
 def apart(
-    graph: KernelGraph, program: AbstractSet[str], taken: AbstractSet[str]
-) -> KernelGraph:
+    graph: ir.KernelGraph, program: AbstractSet[str], taken: AbstractSet[str]
+) -> ir.KernelGraph:
     """A part of a program, its own tensors called unlike those of other parts.
 
     Args:

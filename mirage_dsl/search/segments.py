@@ -23,20 +23,9 @@ from mirage_dsl.core.types import TensorType, f64
 from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import estimate, least_microseconds, library_kernel
 from mirage_dsl.cost.footprint import never_fits
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import with_channels_last
 from mirage_dsl.ir.canonical import canonical_hash
-from mirage_dsl.ir.graph import (
-    JOINED,
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    Load,
-    Split,
-    Store,
-    gridded,
-)
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.text.parser import parse
@@ -116,7 +105,7 @@ class Found:
         counters: Figures for the ledger.
     """
 
-    blocks: tuple[BlockGraph, ...]
+    blocks: tuple[ir.BlockGraph, ...]
     complete: bool = True
     unshifted: bool = False
     counters: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -132,42 +121,44 @@ class Sizing:
         unshifted: Whether the structures need shifts, without which they overflow.
     """
 
-    segment: KernelGraph
+    segment: ir.KernelGraph
     inside: AbstractSet[str]
     unshifted: bool
 
 
-Structures = Callable[[KernelGraph, bool], Found]
+Structures = Callable[[ir.KernelGraph, bool], Found]
 """The structural search: all worthwhile blocks of a program, without sizes.
 
 Or only those of the program as it is written."""
 
 
-def reads_joined(block: BlockGraph) -> bool:
+def reads_joined(block: ir.BlockGraph) -> bool:
     """Whether an operator reads a value that is joined over the loop.
 
     Such a value is whole in the end, so the block without the loop computes the same
     with less.  Only storing what is joined costs nothing: it goes out piece by piece.
     """
     joined = {
-        n.result for n in block.nodes if isinstance(n, Accumulate) and n.kind == JOINED
+        n.result
+        for n in block.nodes
+        if isinstance(n, ir.Accumulate) and n.kind == ir.JOINED
     }
     return any(
-        isinstance(n, Apply) and not joined.isdisjoint(n.values) for n in block.nodes
+        isinstance(n, ir.Apply) and not joined.isdisjoint(n.values) for n in block.nodes
     )
 
 
-def _only_joins(block: BlockGraph) -> bool:
+def _only_joins(block: ir.BlockGraph) -> bool:
     """Whether a loop goes over elements that have nothing to do with each other.
 
     Then a grid that splits its dim computes the same, in more blocks that wait for
     nothing.
     """
     return block.loop is not None and all(
-        n.kind == JOINED
-        if isinstance(n, Accumulate)
-        else isinstance(n, Load | Store)
-        or (isinstance(n, Apply) and n.op.kind is Kind.ELEMENTWISE)
+        n.kind == ir.JOINED
+        if isinstance(n, ir.Accumulate)
+        else isinstance(n, ir.Load | ir.Store)
+        or (isinstance(n, ir.Apply) and n.op.kind is Kind.ELEMENTWISE)
         for n in block.nodes
     )
 
@@ -223,7 +214,7 @@ class SegmentSearch:
         return self.budget.late()
 
     def key(
-        self, segment: KernelGraph, inside: AbstractSet[str], written: bool = False
+        self, segment: ir.KernelGraph, inside: AbstractSet[str], written: bool = False
     ) -> str:
         """What the plans of a segment depend on."""
         exact = "" if self.constraints == Constraints() else to_text(segment)
@@ -238,13 +229,13 @@ class SegmentSearch:
             written,
         )
 
-    def is_known(self, segment: KernelGraph, inside: AbstractSet[str]) -> bool:
+    def is_known(self, segment: ir.KernelGraph, inside: AbstractSet[str]) -> bool:
         """Whether `plans` has nothing to search."""
         return self.key(segment, inside) in self.memo.known
 
     def plans(
         self,
-        segment: KernelGraph,
+        segment: ir.KernelGraph,
         inside: AbstractSet[str] = frozenset(),
         *,
         written: bool = False,
@@ -266,7 +257,7 @@ class SegmentSearch:
         return list(known)
 
     def _searched(
-        self, key: str, segment: KernelGraph, inside: AbstractSet[str], written: bool
+        self, key: str, segment: ir.KernelGraph, inside: AbstractSet[str], written: bool
     ) -> list[Plan]:
         before, self.exhausted = self.exhausted, True
         try:
@@ -292,7 +283,7 @@ class SegmentSearch:
         return plans
 
     def _keep_best(
-        self, segment: KernelGraph, inside: AbstractSet[str], plans: list[Plan]
+        self, segment: ir.KernelGraph, inside: AbstractSet[str], plans: list[Plan]
     ) -> None:
         """Leave the best plans of one kernel, and append those of loops in halves."""
         plans.sort(key=lambda p: p.microseconds)
@@ -316,7 +307,7 @@ class SegmentSearch:
     def _size(
         self,
         key: str,
-        segment: KernelGraph,
+        segment: ir.KernelGraph,
         inside: AbstractSet[str],
         written: bool,
         plans: list[Plan],
@@ -339,7 +330,7 @@ class SegmentSearch:
                 break
             plans += self._family(f"{key} family {number}", task, family, plans)
 
-    def _structures(self, key: str, segment: KernelGraph, written: bool) -> Found:
+    def _structures(self, key: str, segment: ir.KernelGraph, written: bool) -> Found:
         key = f"{key} structures"
         known = self.memo.recall(key, lambda document: _found(document, segment))
         if known is not None:
@@ -352,7 +343,7 @@ class SegmentSearch:
         self,
         key: str,
         task: Sizing,
-        family: Sequence[BlockGraph],
+        family: Sequence[ir.BlockGraph],
         plans: Sequence[Plan],
     ) -> list[Plan]:
         """The plans of the structures of a family, behind some of others."""
@@ -365,7 +356,7 @@ class SegmentSearch:
         return known
 
     def _size_family(
-        self, task: Sizing, family: Sequence[BlockGraph], plans: Sequence[Plan]
+        self, task: Sizing, family: Sequence[ir.BlockGraph], plans: Sequence[Plan]
     ) -> list[Plan]:
         outer = kernel_types(replace(task.segment, returns=()))
         cast = insert_casts(family[0], outer)
@@ -406,11 +397,11 @@ class SegmentSearch:
 
     def _with_room(
         self,
-        segment: KernelGraph,
-        cast: BlockGraph,
+        segment: ir.KernelGraph,
+        cast: ir.BlockGraph,
         types: Mapping[str, TensorType],
-        family: Sequence[BlockGraph],
-    ) -> Sequence[BlockGraph]:
+        family: Sequence[ir.BlockGraph],
+    ) -> Sequence[ir.BlockGraph]:
         """The structures of a family of which no tile is too large at any sizes.
 
         Where elements are picked, a thread holds those that it reads and no tiles; and
@@ -439,18 +430,18 @@ class SegmentSearch:
         self.ledger.cut["tiles beyond registers"] += len(family) - len(kept)
         return kept
 
-    def _beside(self, graph: KernelGraph, inside: AbstractSet[str]) -> float:
+    def _beside(self, graph: ir.KernelGraph, inside: AbstractSet[str]) -> float:
         """The estimate in µs of what a one-kernel μGraph leaves to the library."""
         types, extents = kernel_types(graph), derived_extents(graph, graph.extent_of)
         return sum(
             library_kernel(n, types, extents, inside, self.hardware).microseconds
             for n in graph.nodes
-            if isinstance(n, Apply) and not n.is_view
+            if isinstance(n, ir.Apply) and not n.is_view
         )
 
-    def _worthwhile(self, blocks: Iterable[BlockGraph]) -> Iterator[BlockGraph]:
+    def _worthwhile(self, blocks: Iterable[ir.BlockGraph]) -> Iterator[ir.BlockGraph]:
         """The structures to size."""
-        admitted: list[BlockGraph] = []
+        admitted: list[ir.BlockGraph] = []
         for block in blocks:
             if reads_joined(block):
                 self.ledger.cut["joined values"] += 1
@@ -489,7 +480,7 @@ class SegmentSearch:
     # -- Rows in parts ---------------------------------------------------------------
 
     def _add_in_parts(
-        self, segment: KernelGraph, inside: AbstractSet[str], plans: list[Plan]
+        self, segment: ir.KernelGraph, inside: AbstractSet[str], plans: list[Plan]
     ) -> None:
         """Append plans of kernels, the first of which has the variances of parts.
 
@@ -527,7 +518,7 @@ class SegmentSearch:
     def _in_turn(
         self,
         cutter: Cutter,
-        parts: Sequence[tuple[KernelGraph, AbstractSet[str]]],
+        parts: Sequence[tuple[ir.KernelGraph, AbstractSet[str]]],
     ) -> list[Plan]:
         """The best plans of segments that run one after the other, a kernel each."""
         return [
@@ -539,7 +530,7 @@ class SegmentSearch:
         ]
 
     def _takes_longer_than_its_bytes(
-        self, segment: KernelGraph, inside: AbstractSet[str]
+        self, segment: ir.KernelGraph, inside: AbstractSet[str]
     ) -> bool:
         """Whether the best kernel of a segment, if any, is far from streaming."""
         plans = self.plans(segment, inside, written=True)
@@ -551,14 +542,14 @@ class SegmentSearch:
         return plans[0].microseconds > FAR_FROM_BYTES * least
 
     def _told_before(
-        self, cutter: Cutter, nodes: Sequence[Apply], inside: AbstractSet[str]
-    ) -> tuple[KernelGraph, AbstractSet[str]]:
+        self, cutter: Cutter, nodes: Sequence[ir.Apply], inside: AbstractSet[str]
+    ) -> tuple[ir.KernelGraph, AbstractSet[str]]:
         """Some nodes as a segment, and what is in L2 before it."""
         segment = cutter.segment(nodes)
         before = cutter.made_before(segment, self.hardware.l2_bytes / 2)
         return segment, before | inside
 
-    def _is_right(self, form: KernelGraph, segment: KernelGraph) -> bool:
+    def _is_right(self, form: ir.KernelGraph, segment: ir.KernelGraph) -> bool:
         """Whether another form of a segment is equal to it, and about as accurate.
 
         Where it is not, neither are the plans of it, and their search would be for
@@ -571,7 +562,7 @@ class SegmentSearch:
             return verify(form, segment, seed=self.seed).ok
         return False
 
-    def with_channels_last(self, graph: KernelGraph) -> Plan | None:
+    def with_channels_last(self, graph: ir.KernelGraph) -> Plan | None:
         """A μGraph with channels last; None where no convolution can have them so.
 
         Blocks that read or store what lies otherwise then are sized anew.
@@ -584,7 +575,7 @@ class SegmentSearch:
         moved = {n for n in types if turned[n] != types[n]}
         return self.sizer.sized(made, only=blocks_at(made, moved))
 
-    def with_pairs(self, graph: KernelGraph) -> Plan | None:
+    def with_pairs(self, graph: ir.KernelGraph) -> Plan | None:
         """A μGraph that takes bytes in pairs; None where no block can."""
         made = REWRITES["pairs"](graph)
         if made == graph:
@@ -592,7 +583,7 @@ class SegmentSearch:
         only = {at for at, node in enumerate(made.nodes) if node not in graph.nodes}
         return self.sizer.sized(made, only=only)
 
-    def with_windows(self, graph: KernelGraph) -> Plan | None:
+    def with_windows(self, graph: ir.KernelGraph) -> Plan | None:
         """A μGraph whose pooling kernels do; None where they do none of it.
 
         A call that takes little of the time is not worth their search.
@@ -612,7 +603,9 @@ class SegmentSearch:
                 made = in_place(made, call, kernel)
         return None if made is graph else Plan.of(made, self.hardware)
 
-    def kernel_of_pool(self, program: KernelGraph, most: float) -> KernelGraph | None:
+    def kernel_of_pool(
+        self, program: ir.KernelGraph, most: float
+    ) -> ir.KernelGraph | None:
         """The best kernel for a call of PyTorch's pooling, which takes `most` µs.
 
         It has no loop: what one loads ahead goes to shared memory element by element.
@@ -635,7 +628,7 @@ class SegmentSearch:
             return None
         return best.graph if flat is None else flat.restored(best.graph)
 
-    def picking(self, graph: KernelGraph, given: GathersGiven) -> Plan | None:
+    def picking(self, graph: ir.KernelGraph, given: GathersGiven) -> Plan | None:
         """A μGraph whose blocks pick the elements of windows, at sizes for that.
 
         f32 products of windows round to TF32, as convolutions of libraries do.  None
@@ -651,7 +644,7 @@ class SegmentSearch:
             return None
         return self.sized_for_gathers(fused)
 
-    def sized_for_gathers(self, graph: KernelGraph) -> Plan | None:
+    def sized_for_gathers(self, graph: ir.KernelGraph) -> Plan | None:
         """A μGraph with other sizes for its blocks that pick elements themselves.
 
         They had those for reading what a gather ahead of them had picked.  None if
@@ -660,7 +653,7 @@ class SegmentSearch:
         only = {
             at
             for at, node in enumerate(graph.nodes)
-            if isinstance(node, BlockGraph) and node.gathered
+            if isinstance(node, ir.BlockGraph) and node.gathered
         }
         return self.sizer.sized(graph, only=only) if only else None
 
@@ -671,7 +664,7 @@ class SegmentSearch:
 
     # -- Many at once ----------------------------------------------------------------
 
-    def ahead(self, items: Iterable[tuple[KernelGraph, frozenset[str]]]) -> None:
+    def ahead(self, items: Iterable[tuple[ir.KernelGraph, frozenset[str]]]) -> None:
         """Search segments on the executor, if there is one, and remember them.
 
         Those that take longest first; they end when a part of the time is left, for
@@ -697,7 +690,7 @@ class SegmentSearch:
         tasks = [missing[key] for key in keys]
         spread(_Task.run, tasks, self.executor, done, here=True)
 
-    def _task(self, segment: KernelGraph, inside: frozenset[str]) -> _Task:
+    def _task(self, segment: ir.KernelGraph, inside: frozenset[str]) -> _Task:
         left = AHEAD * self.budget.now.seconds
         seconds = None if left == math.inf else max(0.0, left)
         return _Task(
@@ -712,13 +705,13 @@ class SegmentSearch:
 
     # -- Documents -------------------------------------------------------------------
 
-    def document(self, plans: list[Plan], segment: KernelGraph) -> dict[str, Any]:
+    def document(self, plans: list[Plan], segment: ir.KernelGraph) -> dict[str, Any]:
         """The finding of a search of one segment, as JSON."""
         cut_short = self.budget.cut_short
         answer = _Answer(plans, self.ledger, self.exhausted, cut_short)
         return answer.document(segment)
 
-    def _taken(self, document: dict[str, Any], segment: KernelGraph) -> list[Plan]:
+    def _taken(self, document: dict[str, Any], segment: ir.KernelGraph) -> list[Plan]:
         """The plans of a document, whose books are added to these."""
         plans = plans_of(document["plans"], segment)
         ledger = Ledger.from_dict(document["ledger"])
@@ -736,10 +729,10 @@ class SegmentSearch:
 class _Finding:
     """The plans of a segment."""
 
-    segment: KernelGraph
+    segment: ir.KernelGraph
     plans: list[Plan]
 
-    def of(self, segment: KernelGraph) -> list[Plan]:
+    def of(self, segment: ir.KernelGraph) -> list[Plan]:
         """The same for a segment that differs only in names."""
         own, other = names_of(self.segment), names_of(segment)
         if own == other:
@@ -756,7 +749,7 @@ class _Finding:
 class _Task:
     """A segment to search elsewhere; it pickles."""
 
-    segment: KernelGraph
+    segment: ir.KernelGraph
     inside: frozenset[str]
     seed: int
     seconds: float | None
@@ -792,7 +785,7 @@ class _Answer:
     complete: bool
     cut_short: bool
 
-    def document(self, segment: KernelGraph) -> dict[str, Any]:
+    def document(self, segment: ir.KernelGraph) -> dict[str, Any]:
         """The same as `SegmentSearch.document` has it."""
         return {
             "plans": plans_json(self.plans, segment),
@@ -802,14 +795,14 @@ class _Answer:
         }
 
 
-def plans_json(plans: Iterable[Plan], segment: KernelGraph) -> list[Any]:
+def plans_json(plans: Iterable[Plan], segment: ir.KernelGraph) -> list[Any]:
     """Plans of a segment, as JSON."""
     return [
         (p.microseconds, to_text(p.graph), lines_of(p.graph, segment)) for p in plans
     ]
 
 
-def plans_of(record: Iterable[Any], segment: KernelGraph) -> list[Plan]:
+def plans_of(record: Iterable[Any], segment: ir.KernelGraph) -> list[Plan]:
     """The reverse."""
     return [
         Plan(cost, with_lines(parse(text), segment, lines))
@@ -817,7 +810,7 @@ def plans_of(record: Iterable[Any], segment: KernelGraph) -> list[Plan]:
     ]
 
 
-def _found_json(found: Found, segment: KernelGraph) -> dict[str, Any]:
+def _found_json(found: Found, segment: ir.KernelGraph) -> dict[str, Any]:
     graphs = [one_kernel(segment, block) for block in found.blocks]
     return {
         "blocks": plans_json([Plan(0.0, g) for g in graphs], segment),
@@ -827,7 +820,7 @@ def _found_json(found: Found, segment: KernelGraph) -> dict[str, Any]:
     }
 
 
-def _found(document: dict[str, Any], segment: KernelGraph) -> Found:
+def _found(document: dict[str, Any], segment: ir.KernelGraph) -> Found:
     graphs = [p.graph for p in plans_of(document["blocks"], segment)]
     return Found(
         tuple(g.blocks[0] for g in graphs),
@@ -837,7 +830,7 @@ def _found(document: dict[str, Any], segment: KernelGraph) -> Found:
     )
 
 
-def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
+def one_kernel(segment: ir.KernelGraph, block: ir.BlockGraph) -> ir.KernelGraph:
     """The μGraph that computes a segment by one block graph.
 
     The block stores every returned value that it computes, under the type that it is
@@ -846,14 +839,14 @@ def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
     """
     origin = {n.result: n.values[0] for n in segment.applies if n.op is CAST}
     stores = {s.result: s for s in block.stores}
-    kept: dict[str, BlockNode] = {}
+    kept: dict[str, ir.BlockNode] = {}
     for item in segment.returns:
         name = item.value
         while name not in stores and name in origin:
             name = origin[name]
         if name in stores:
-            axes = gridded(item.type.axes, {s.dim for s in block.grid})
-            kept[item.value] = Store(
+            axes = ir.gridded(item.type.axes, {s.dim for s in block.grid})
+            kept[item.value] = ir.Store(
                 item.value, stores[name].operand, axes, item.type.dtype
             )
     block = replace(block, nodes=(*block.made, *kept.values()))
@@ -863,35 +856,35 @@ def one_kernel(segment: KernelGraph, block: BlockGraph) -> KernelGraph:
     return with_derived_extents(replace(segment, nodes=(*beside, block)))
 
 
-def as_written(segment: KernelGraph) -> BlockGraph | None:
+def as_written(segment: ir.KernelGraph) -> ir.BlockGraph | None:
     """A segment as one block without a loop, its result split along each of its dims.
 
     None where that has too many, or what no block computes in.
     """
     (item,) = segment.returns
-    grid = tuple(Split(name, 1) for name in item.type.names)
-    block, types = BlockGraph(grid, None, ()), kernel_types(segment)
+    grid = tuple(ir.Split(name, 1) for name in item.type.names)
+    block, types = ir.BlockGraph(grid, None, ()), kernel_types(segment)
     if len(grid) > GRID_AXES or any(t.dtype == f64 for t in types.values()):
         return None
     split = {s.dim for s in block.grid}
     names: dict[str, str] = {}
-    nodes: list[BlockNode] = []
+    nodes: list[ir.BlockNode] = []
     for given in segment.given:
         names[given.name] = f"{given.name}_t"
-        axes = gridded(types[given.name].axes, split)
-        nodes.append(Load(names[given.name], given.name, axes))
+        axes = ir.gridded(types[given.name].axes, split)
+        nodes.append(ir.Load(names[given.name], given.name, axes))
     for node in segment.applies:
         names[node.result] = f"{node.result}_t"
         made = with_operands(node, names)
         nodes.append(replace(made, result=names[node.result]))
-    axes, dtype = gridded(item.type.axes, split), item.type.dtype
-    nodes.append(Store(item.value, names[item.value], axes, dtype))
-    read = {v for n in nodes if not isinstance(n, Load) for v in operands_of(n)}
-    kept = (n for n in nodes if not isinstance(n, Load) or n.result in read)
+    axes, dtype = ir.gridded(item.type.axes, split), item.type.dtype
+    nodes.append(ir.Store(item.value, names[item.value], axes, dtype))
+    read = {v for n in nodes if not isinstance(n, ir.Load) for v in operands_of(n)}
+    kept = (n for n in nodes if not isinstance(n, ir.Load) or n.result in read)
     return insert_casts(replace(block, nodes=tuple(kept)), types)
 
 
-def _bounded(graph: KernelGraph, block: BlockGraph) -> BlockGraph:
+def _bounded(graph: ir.KernelGraph, block: ir.BlockGraph) -> ir.BlockGraph:
     """A structure that leaves out what masks hide, so that sizes are chosen for that.
 
     Constraints are on the grid as it is: its order is chosen behind them.
@@ -900,24 +893,24 @@ def _bounded(graph: KernelGraph, block: BlockGraph) -> BlockGraph:
     return replace(block, bounds=made.blocks[0].bounds)
 
 
-def _keeps_dims(node: Apply) -> bool:
+def _keeps_dims(node: ir.Apply) -> bool:
     """Whether a node picks no elements, and makes no dim of others."""
     casts = "dtype" in node.op.attributes
     return casts or node.op.kind not in (Kind.VIEW, Kind.CONCAT, Kind.GATHER)
 
 
-def _with_block(graph: KernelGraph, block: BlockGraph) -> KernelGraph:
+def _with_block(graph: ir.KernelGraph, block: ir.BlockGraph) -> ir.KernelGraph:
     """A one-kernel μGraph with other sizes."""
     return with_derived_extents(map_blocks(graph, lambda _: block))
 
 
 def _parts_of(
     cutter: Cutter, rows: InParts
-) -> tuple[list[list[Apply]], list[list[Apply]]]:
+) -> tuple[list[list[ir.Apply]], list[list[ir.Apply]]]:
     """What the kernels of a program in parts have: of two kernels, and of three."""
     ahead = [n for n in cutter.order if n.result in rows.first]
     behind = [n for n in cutter.order if n.result not in rows.first]
-    known, between = set(rows.statistics), list[Apply]()
+    known, between = set(rows.statistics), list[ir.Apply]()
     for node in behind:
         if known.issuperset(node.values):
             known.add(node.result)
@@ -938,7 +931,7 @@ def _together(plans: Sequence[Sequence[Plan]]) -> list[tuple[Plan, ...]]:
     return sorted(ways, key=lambda way: sum(p.microseconds for p in way))
 
 
-def _accurate_ones(plans: Sequence[Plan], program: KernelGraph) -> list[Plan]:
+def _accurate_ones(plans: Sequence[Plan], program: ir.KernelGraph) -> list[Plan]:
     """Those of some plans, sorted, that subtract as a program does, if they are there.
 
     If they take longer, or there are none, the best plans: of those with one estimate
@@ -955,7 +948,7 @@ def _accurate_ones(plans: Sequence[Plan], program: KernelGraph) -> list[Plan]:
     return list(islice(alike, MOST_SPARED)) or best
 
 
-def without_cancelling(plans: Sequence[Plan], program: KernelGraph) -> list[Plan]:
+def without_cancelling(plans: Sequence[Plan], program: ir.KernelGraph) -> list[Plan]:
     """Plans, sorted, but those that are little better than one that subtracts alike.
 
     They are mostly refused, since a part of a program meets any numbers when it is
@@ -967,7 +960,7 @@ def without_cancelling(plans: Sequence[Plan], program: KernelGraph) -> list[Plan
     return [p for p, own in pairs if own or NOT_WORTH_IT * p.microseconds < least]
 
 
-def _subtracts_alike(graph: KernelGraph, program: KernelGraph) -> bool:
+def _subtracts_alike(graph: ir.KernelGraph, program: ir.KernelGraph) -> bool:
     """Whether a μGraph subtracts only values of such dims as its program does.
 
     x * r - m * r for (x - m) * r cancels what was small: of such plans most are less
@@ -976,7 +969,7 @@ def _subtracts_alike(graph: KernelGraph, program: KernelGraph) -> bool:
     return _differences(graph) <= _differences(program)
 
 
-def _differences(graph: KernelGraph) -> set[frozenset[frozenset[str]]]:
+def _differences(graph: ir.KernelGraph) -> set[frozenset[frozenset[str]]]:
     """The dims of both operands of all differences."""
     outer = kernel_types(graph)
     levels = [(graph.applies, outer)]
@@ -1011,7 +1004,7 @@ def structural_search(
     """
     from mirage_dsl.search.structures import structures
 
-    def run(segment: KernelGraph, written: bool) -> Found:
+    def run(segment: ir.KernelGraph, written: bool) -> Found:
         plain = strip_shifts(segment)
         found = structures(
             plain,

@@ -52,19 +52,8 @@ from mirage_dsl.cost.footprint import (
     resources,
     tensor_bytes,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import around_libraries
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    Load,
-    Split,
-    Store,
-    dims_of,
-    gridded,
-    partial_dim,
-)
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import (
     derived_extents,
@@ -117,7 +106,7 @@ Schedules = Sequence[tuple[int, int, bool]]
 class Sized:
     """A block graph with tiles and a schedule, and its estimate."""
 
-    block: BlockGraph
+    block: ir.BlockGraph
     microseconds: float
 
 
@@ -149,7 +138,7 @@ ANY_SIZES = Allowed()
 class UnsizedBlock:
     """A structure to size; its tiles and schedule do not matter."""
 
-    block: BlockGraph
+    block: ir.BlockGraph
     allowed: Allowed = ANY_SIZES
 
     @property
@@ -161,7 +150,7 @@ class UnsizedBlock:
 
 
 def choose_sizes(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     outer: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
     *,
@@ -438,7 +427,7 @@ class _Sweep:
         return keep
 
     def _axis_tiles(
-        self, axis: Sequence[Split], allowed: Allowed
+        self, axis: Sequence[ir.Split], allowed: Allowed
     ) -> list[tuple[int, ...]]:
         tiles = [self._grid_tiles(s.dim, allowed) for s in axis]
         extents = [self.facts.extents[s.dim] for s in axis]
@@ -588,28 +577,28 @@ def _powers(low: int, high: int, extent: int) -> tuple[int, ...]:
     return found or (whole,)
 
 
-def on_grid(block: BlockGraph, grid: tuple[Split, ...]) -> BlockGraph:
+def on_grid(block: ir.BlockGraph, grid: tuple[ir.Split, ...]) -> ir.BlockGraph:
     """The structure with another grid, whose dims its tensors have.
 
     Its bounds are gone: those of the new one are others.
     """
     names = {s.dim for s in grid}
     nodes = tuple(_node_on_grid(n, names) for n in block.nodes)
-    return BlockGraph(grid, block.loop, nodes, block.schedule)
+    return ir.BlockGraph(grid, block.loop, nodes, block.schedule)
 
 
-def _node_on_grid(node: BlockNode, names: AbstractSet[str]) -> BlockNode:
+def _node_on_grid(node: ir.BlockNode, names: AbstractSet[str]) -> ir.BlockNode:
     match node:
-        case Load():
-            return Load(node.result, node.source, gridded(node.axes, names))
-        case Store():
-            axes = gridded(node.axes, names)
-            return Store(node.result, node.operand, axes, node.dtype)
+        case ir.Load():
+            return ir.Load(node.result, node.source, ir.gridded(node.axes, names))
+        case ir.Store():
+            axes = ir.gridded(node.axes, names)
+            return ir.Store(node.result, node.operand, axes, node.dtype)
         case _:
             return node
 
 
-def without_splits(block: BlockGraph, dims: AbstractSet[str]) -> BlockGraph:
+def without_splits(block: ir.BlockGraph, dims: AbstractSet[str]) -> ir.BlockGraph:
     """The structure of which every block computes all of some dims."""
 
     def whole(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
@@ -619,19 +608,19 @@ def without_splits(block: BlockGraph, dims: AbstractSet[str]) -> BlockGraph:
         )
 
     nodes = tuple(
-        replace(n, axes=whole(n.axes)) if isinstance(n, Load | Store) else n
+        replace(n, axes=whole(n.axes)) if isinstance(n, ir.Load | ir.Store) else n
         for n in block.nodes
     )
     grid = tuple(s for s in block.grid if s.dim not in dims)
     return replace(block, grid=grid, nodes=nodes)
 
 
-def families(blocks: Iterable[BlockGraph]) -> list[list[BlockGraph]]:
+def families(blocks: Iterable[ir.BlockGraph]) -> list[list[ir.BlockGraph]]:
     """The families of some structures, in the order of their first members.
 
     Where dims share an axis of the grid, they do so in all members.
     """
-    found: dict[tuple[object, ...], list[BlockGraph]] = {}
+    found: dict[tuple[object, ...], list[ir.BlockGraph]] = {}
     for block in blocks:
         key = on_grid(block, ()) if _is_uniform(block) else block
         shared = tuple(axis for axis in block.axes if len(axis) > 1)
@@ -639,14 +628,14 @@ def families(blocks: Iterable[BlockGraph]) -> list[list[BlockGraph]]:
     return list(found.values())
 
 
-def _is_uniform(block: BlockGraph) -> bool:
+def _is_uniform(block: ir.BlockGraph) -> bool:
     """Whether a block sees its part only of every dim that its grid splits."""
     names = {s.dim for s in block.grid}
     nodes = (*block.loads, *block.stores)
-    return all(d.grid == (d.name in names) for n in nodes for d in dims_of(n.axes))
+    return all(d.grid == (d.name in names) for n in nodes for d in ir.dims_of(n.axes))
 
 
-def hull(family: Sequence[BlockGraph]) -> BlockGraph:
+def hull(family: Sequence[ir.BlockGraph]) -> ir.BlockGraph:
     """The structure of a family with the splits of all its members.
 
     It has all their bounds: one by a dim that is not split lets all iterations through.
@@ -694,7 +683,7 @@ class Constraints:
     fmaps: tuple[int, ...] | None = None
     franges: tuple[int, ...] | None = None
 
-    def admits_structure(self, block: BlockGraph) -> bool:
+    def admits_structure(self, block: ir.BlockGraph) -> bool:
         """Whether the maps of a block are allowed, at some sizes."""
         if self.fmaps is not None:
             loop = frozenset(() if block.loop is None else {block.loop.dim})
@@ -703,7 +692,7 @@ class Constraints:
                 return False
         return any(True for _ in self._places(block))
 
-    def sizes(self, block: BlockGraph) -> Allowed:
+    def sizes(self, block: ir.BlockGraph) -> Allowed:
         """What is allowed of the tiles and the schedule of a block."""
         if self == Constraints():
             return ANY_SIZES
@@ -736,13 +725,13 @@ class Constraints:
             loop_tiles=None if rounds is None else loop_tiles,
         )
 
-    def admits(self, graph: KernelGraph) -> bool:
+    def admits(self, graph: ir.KernelGraph) -> bool:
         """Whether every block of a sized μGraph is allowed."""
         known = derived_extents(graph, graph.extent_of)
         extents = known_extents(known)
         return all(self._admits_block(b, extents) for b in graph.blocks)
 
-    def _admits_block(self, block: BlockGraph, extents: dict[str, int]) -> bool:
+    def _admits_block(self, block: ir.BlockGraph, extents: dict[str, int]) -> bool:
         if not self.admits_structure(block):
             return False
         sizes = self.sizes(block)
@@ -767,7 +756,7 @@ class Constraints:
             found.add(warps)
         return frozenset(found)
 
-    def _places(self, block: BlockGraph) -> Iterator[Place]:
+    def _places(self, block: ir.BlockGraph) -> Iterator[Place]:
         for place in itertools.permutations(range(3), len(block.axes)):
             maps = ((self.imaps, block.loads), (self.omaps, block.stores))
             if all(
@@ -779,7 +768,7 @@ class Constraints:
 
     def _fits(
         self,
-        block: BlockGraph,
+        block: ir.BlockGraph,
         place: Place,
         axes: tuple[Axis, ...],
         allowed: tuple[Triple, ...],
@@ -830,7 +819,7 @@ def _is_partial(dim: Dim) -> bool:
 
 def _summed(name: str) -> str:
     """The dim whose parts a dim `k#` numbers; of any other dim, itself."""
-    return name.removesuffix(partial_dim(""))
+    return name.removesuffix(ir.partial_dim(""))
 
 
 # -- Sizes of all kernels together -----------------------------------------------------
@@ -887,7 +876,7 @@ class _Around:
     extents: Mapping[str, int | None]
 
     @classmethod
-    def of(cls, graph: KernelGraph, extents: Mapping[str, int | None]) -> _Around:
+    def of(cls, graph: ir.KernelGraph, extents: Mapping[str, int | None]) -> _Around:
         """All of a graph's."""
         return cls(around_libraries(graph, kernel_types(graph), extents), extents)
 
@@ -911,7 +900,7 @@ class Sizer:
 
     def sized(
         self,
-        graph: KernelGraph,
+        graph: ir.KernelGraph,
         worst: float = math.inf,
         *,
         inside: AbstractSet[str] = frozenset(),
@@ -929,7 +918,7 @@ class Sizer:
             parts: Numbers of parts to try.
             between: Try fewer parts where tiles allow not so many.
         """
-        beam: list[tuple[float, KernelGraph]] = [(0.0, graph)]
+        beam: list[tuple[float, ir.KernelGraph]] = [(0.0, graph)]
         fixed: dict[str, None] = {}
         around = None
         if not any(map(_parts_stored, graph.blocks)):
@@ -939,7 +928,7 @@ class Sizer:
         worst += 1e6 * self.hardware.dependent * (len(graph.blocks) - 1)
         worst -= 1e6 * self.hardware.launch * len(graph.blocks)
         for at, node in enumerate(graph.nodes):
-            if not isinstance(node, BlockGraph):
+            if not isinstance(node, ir.BlockGraph):
                 continue
             worst += 1e6 * self.hardware.launch
             if self.budget.late():
@@ -955,7 +944,7 @@ class Sizer:
         plans = [Plan.of(g, self.hardware, inside) for g in near]
         return min(plans, key=lambda p: p.microseconds, default=None)
 
-    def joined(self, graph: KernelGraph) -> Plan | None:
+    def joined(self, graph: ir.KernelGraph) -> Plan | None:
         """The plan of a μGraph whose blocks were sized one by one.
 
         Each may have cut a dim `k` into parts of its own number, but `k#` has one
@@ -971,7 +960,7 @@ class Sizer:
         return min(filter(None, (plan, other)), key=lambda p: p.microseconds)
 
     def split(
-        self, graph: KernelGraph, inside: AbstractSet[str] = frozenset()
+        self, graph: ir.KernelGraph, inside: AbstractSet[str] = frozenset()
     ) -> Plan | None:
         """The best plan with a loop split over the grid, or several; None if none is.
 
@@ -985,7 +974,7 @@ class Sizer:
         best, now = None, Plan.of(graph, self.hardware, inside)
         for results in [b.results for b in graph.blocks]:
             nodes = now.graph.nodes
-            places = (i for i, n in enumerate(nodes) if isinstance(n, BlockGraph))
+            places = (i for i, n in enumerate(nodes) if isinstance(n, ir.BlockGraph))
             number = next(i for i in places if results_of(nodes[i]) == results)
             found = self._split_block(now.graph, number, inside)
             if found is not None and found.microseconds < now.microseconds:
@@ -995,10 +984,10 @@ class Sizer:
         return best
 
     def _split_block(
-        self, graph: KernelGraph, number: int, inside: AbstractSet[str]
+        self, graph: ir.KernelGraph, number: int, inside: AbstractSet[str]
     ) -> Plan | None:
         block = graph.nodes[number]
-        assert isinstance(block, BlockGraph)
+        assert isinstance(block, ir.BlockGraph)
         extents = derived_extents(graph, graph.extent_of)
         known = known_extents(extents)
         blocks = math.prod(grid_parts(block, known))
@@ -1016,13 +1005,13 @@ class Sizer:
     def _next(
         self,
         paid: float,
-        graph: KernelGraph,
+        graph: ir.KernelGraph,
         tried: _Tried,
-    ) -> Iterator[tuple[float, KernelGraph]]:
+    ) -> Iterator[tuple[float, ir.KernelGraph]]:
         """The graph with sizes for one more block; the best of each number of parts."""
         at = tried.number
         block = graph.nodes[at]
-        assert isinstance(block, BlockGraph)
+        assert isinstance(block, ir.BlockGraph)
         around = tried.around
         if around is None:
             # What this block and later ones would make of dims is not decided yet.
@@ -1052,7 +1041,7 @@ class Sizer:
         types: Mapping[str, TensorType],
         extents: Mapping[str, int | None],
         inside: frozenset[str],
-        block: BlockGraph,
+        block: ir.BlockGraph,
         counts: Sequence[int | None],
         between: bool,
     ) -> list[Sized]:
@@ -1083,7 +1072,7 @@ class Sizer:
         types: Mapping[str, TensorType],
         extents: Mapping[str, int | None],
         inside: frozenset[str],
-        block: BlockGraph,
+        block: ir.BlockGraph,
         choices: list[Allowed],
         keep: int = 1,
         near: float = math.inf,
@@ -1115,7 +1104,7 @@ class Sizer:
 
     def _inside(
         self,
-        graph: KernelGraph,
+        graph: ir.KernelGraph,
         at: int,
         types: Mapping[str, TensorType],
         extents: Mapping[str, int | None],
@@ -1123,7 +1112,7 @@ class Sizer:
         """What earlier kernels left in L2."""
         made: set[str] = set()
         for node in graph.nodes[:at]:
-            view = isinstance(node, Apply) and node.is_view
+            view = isinstance(node, ir.Apply) and node.is_view
             # A view of an input lies where the input does.
             if not view or made.issuperset(operands_of(node)):
                 made.update(results_of(node))
@@ -1131,7 +1120,7 @@ class Sizer:
         return frozenset(n for n in made if tensor_bytes(types[n], extents) < half)
 
 
-def _with_parts(allowed: Allowed, block: BlockGraph, counts: range) -> Allowed:
+def _with_parts(allowed: Allowed, block: ir.BlockGraph, counts: range) -> Allowed:
     """Grids with so many parts of the dim that a block stores, several of others."""
     (name, *_) = _parts_stored(block)
     base = str(partial_base(name, block))
@@ -1146,13 +1135,13 @@ def _with_parts(allowed: Allowed, block: BlockGraph, counts: range) -> Allowed:
     return replace(allowed, grids=admits)
 
 
-def _parts_stored(block: BlockGraph) -> tuple[str, ...]:
+def _parts_stored(block: ir.BlockGraph) -> tuple[str, ...]:
     """The dims over parts that a block stores."""
-    names = (d.name for s in block.stores for d in dims_of(s.axes))
+    names = (d.name for s in block.stores for d in ir.dims_of(s.axes))
     return tuple(n for n in dict.fromkeys(names) if partial_base(n, block) is not None)
 
 
-def _around_libraries(graph: KernelGraph) -> set[int]:
+def _around_libraries(graph: ir.KernelGraph) -> set[int]:
     """Positions of the blocks that read or store what library kernels lay otherwise."""
     types = kernel_types(graph)
     extents = derived_extents(graph, graph.extent_of)
@@ -1161,16 +1150,16 @@ def _around_libraries(graph: KernelGraph) -> set[int]:
     return blocks_at(graph, moved)
 
 
-def blocks_at(graph: KernelGraph, values: AbstractSet[str]) -> set[int]:
+def blocks_at(graph: ir.KernelGraph, values: AbstractSet[str]) -> set[int]:
     """Positions of the blocks that read or store any of some values."""
     return {
         at
         for at, node in enumerate(graph.nodes)
-        if isinstance(node, BlockGraph) and values & {*node.sources, *node.results}
+        if isinstance(node, ir.BlockGraph) and values & {*node.sources, *node.results}
     }
 
 
-def _extents_agree(graph: KernelGraph) -> bool:
+def _extents_agree(graph: ir.KernelGraph) -> bool:
     """Whether all nodes that make a dim make it of one extent."""
     known: dict[str, int] = {}
     made = extents_made(graph, graph.extent_of)

@@ -22,7 +22,7 @@ from mirage_dsl.core.types import (
     boolean,
     f64,
 )
-from mirage_dsl.ir.graph import Apply, Attrs, BlockGraph, KernelGraph, Operand, Split
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.definition import Kind, Operator, Term
@@ -66,10 +66,10 @@ class Configuration:
         return (*((d,) for d in self.grid if d not in others), *self.shared)
 
     @property
-    def splits(self) -> tuple[Split, ...]:
+    def splits(self) -> tuple[ir.Split, ...]:
         """The grid with tiles of 1, to be chosen."""
         return tuple(
-            Split(dim, 1, beside=at > 0)
+            ir.Split(dim, 1, beside=at > 0)
             for axis in self.axes
             for at, dim in enumerate(axis)
         )
@@ -168,7 +168,7 @@ class Space:
             only looked for among the values that it finds.
     """
 
-    program: KernelGraph
+    program: ir.KernelGraph
     dims: tuple[str, ...]
     values: tuple[Value, ...]
     outputs: tuple[Output, ...]
@@ -195,7 +195,7 @@ class Space:
         values = enumerate(self.values)
         return tuple(i for i, v in values if v.is_load or i in self.stored)
 
-    def attributes(self, over: int, along: int = 0) -> Attrs:
+    def attributes(self, over: int, along: int = 0) -> ir.Attrs:
         """The attributes of an operator that reduces or scans some dims."""
         if along:
             return (("along", AxisNames((self.names(along),))),)
@@ -300,7 +300,7 @@ def _one_of_each(outputs: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]
             yield dims
 
 
-def space_of(program: KernelGraph) -> Space:
+def space_of(program: ir.KernelGraph) -> Space:
     """Read a program.
 
     Raises:
@@ -316,7 +316,7 @@ def space_of(program: KernelGraph) -> Space:
     for item in program.given:
         reader.view(item.name)
     for node in program.nodes:
-        if not isinstance(node, Apply):
+        if not isinstance(node, ir.Apply):
             raise UnsupportedError(
                 "the search takes a program of operators, found a block graph; "
                 "search the program that it was made from"
@@ -351,7 +351,7 @@ def union_of(masks: Iterable[int]) -> int:
 class _Reader:
     """Values read so far; `index` finds them by kernel-level name."""
 
-    program: KernelGraph
+    program: ir.KernelGraph
     values: list[Value] = field(default_factory=list[Value])
     index: dict[str, int] = field(default_factory=dict[str, int])
     constants: dict[Scalar, int] = field(default_factory=dict[Scalar, int])
@@ -370,7 +370,7 @@ class _Reader:
         counted = kind.space is MemorySpace.NOWHERE
         self.values.append(Value(name, self.mask(kind.names), kind, counted=counted))
 
-    def read(self, node: Apply) -> None:
+    def read(self, node: ir.Apply) -> None:
         if node.op.term is Term.IDENTITY and "dtype" in node.op.attributes:
             self.index[node.result] = self.index[node.values[0]]
         elif node.op.kind is Kind.VIEW and self.is_load(node.values[0]):
@@ -388,7 +388,7 @@ class _Reader:
         """Whether a kernel-level value exists in memory before the block."""
         return self.values[self.index[name]].is_load
 
-    def _operator(self, node: Apply) -> None:
+    def _operator(self, node: ir.Apply) -> None:
         operands = tuple(self._operand(o) for o in node.operands)
         kind = self.types[node.result]
         names, over = self.mask(kind.names), self.mask(node.over)
@@ -412,7 +412,7 @@ class _Reader:
             )
         )
 
-    def _operand(self, operand: Operand) -> int:
+    def _operand(self, operand: ir.Operand) -> int:
         if isinstance(operand, str):
             return self.index[operand]
         if operand not in self.constants:
@@ -478,7 +478,7 @@ def matched(
     return list(found)
 
 
-def along_axes(counts: NDArray[np.int64], block: BlockGraph) -> NDArray[np.int64]:
+def along_axes(counts: NDArray[np.int64], block: ir.BlockGraph) -> NDArray[np.int64]:
     """Blocks along each axis of a grid, from the numbers of tiles of its dims."""
     if len(block.axes) == len(block.grid):
         return counts

@@ -21,19 +21,8 @@ from mirage_dsl.core.errors import SourceLocation
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import Axis, Scalar
 from mirage_dsl.core.work import OutOfTimeError, look, until
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import longer_name
-from mirage_dsl.ir.graph import (
-    JOINED,
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    Load,
-    Operand,
-    Split,
-    Store,
-)
 from mirage_dsl.ir.walk import values_of
 from mirage_dsl.ops.definition import Operator, Term
 from mirage_dsl.ops.table import OPERATORS
@@ -102,7 +91,7 @@ class Structure:
         configuration: Its grid and loop.
     """
 
-    block: BlockGraph
+    block: ir.BlockGraph
     configuration: Configuration
 
 
@@ -141,7 +130,7 @@ class StructureSet:
 
 
 def structures(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     hardware: Hardware,
     *,
     per_configuration: int = 5,
@@ -399,7 +388,7 @@ class _Search:
         varied: Iterable[tuple[tuple[int, ...], float]],
     ) -> dict[int, Structure]:
         """The structures of the first DAGs that differ as graphs, cheapest first."""
-        kept: dict[int, tuple[float, BlockGraph]] = {}
+        kept: dict[int, tuple[float, ir.BlockGraph]] = {}
         for chosen, cost in varied:
             if len(kept) == self.per_configuration:
                 break
@@ -523,7 +512,7 @@ def reconstruct(
     saturation: Saturation,
     configuration: Configuration,
     edges: dict[int, Edge],
-) -> BlockGraph | None:
+) -> ir.BlockGraph | None:
     """The block graph of a DAG; None if it has a loop in which nothing changes."""
     looped = any(
         e.kind == LOAD and saturation.stage[n] == BODY for n, e in edges.items()
@@ -539,10 +528,10 @@ class Drawings:
     def __init__(self, space: Space, saturation: Saturation, loop: str | None) -> None:
         self.space, self.saturation = space, saturation
         self.configuration = Configuration((), loop)
-        self._plain: dict[frozenset[int], tuple[int, BlockGraph] | None] = {}
-        self._numbers: dict[tuple[BlockNode, ...], int] = {}
+        self._plain: dict[frozenset[int], tuple[int, ir.BlockGraph] | None] = {}
+        self._numbers: dict[tuple[ir.BlockNode, ...], int] = {}
 
-    def plain(self, chosen: tuple[int, ...]) -> tuple[int, BlockGraph] | None:
+    def plain(self, chosen: tuple[int, ...]) -> tuple[int, ir.BlockGraph] | None:
         """The block graph of a DAG without a grid; equal ones have equal numbers.
 
         None if it has a loop in which nothing changes.
@@ -571,7 +560,7 @@ class _Writer:
     ) -> None:
         self.space, self.saturation = space, saturation
         self.configuration, self.edges = configuration, dict(edges)
-        self.nodes: list[BlockNode] = []
+        self.nodes: list[ir.BlockNode] = []
         self.names: dict[int, str] = {}
         self.taken = values_of(space.program)
         self.roots = [next(n for n in some if n in edges) for some in saturation.roots]
@@ -605,18 +594,18 @@ class _Writer:
         stage = self.saturation.stage
         return sorted(placed, key=lambda n: (int(stage[n]), self.edges[n].kind != LOAD))
 
-    def block(self) -> BlockGraph:
+    def block(self) -> ir.BlockGraph:
         """The whole graph."""
         for node in self.order():
             self.write(self.edges[node])
         for root, output in zip(self.roots, self.space.outputs, strict=True):
             axes = self.split(output.type.axes, loop=None)
             dtype = output.type.dtype
-            self.nodes.append(Store(output.name, self.names[root], axes, dtype))
+            self.nodes.append(ir.Store(output.name, self.names[root], axes, dtype))
         grid = self.configuration.splits
         loop = self.configuration.loop
-        return BlockGraph(
-            grid, None if loop is None else Split(loop, 1), tuple(self.nodes)
+        return ir.BlockGraph(
+            grid, None if loop is None else ir.Split(loop, 1), tuple(self.nodes)
         )
 
     def split(self, axes: tuple[Axis, ...], loop: str | None) -> tuple[Axis, ...]:
@@ -640,13 +629,13 @@ class _Writer:
             assert source.type is not None
             name = self.fresh(f"{source.name}_t")
             axes = self.split(source.type.axes, self.configuration.loop)
-            self.nodes.append(Load(name, source.name, axes))
+            self.nodes.append(ir.Load(name, source.name, axes))
         else:
             name = self.fresh("v", str(len(self.names)))
             kind = self.accumulator(edge)
             if kind is not None:
                 operand = self.names[edge.operands[0]]
-                self.nodes.append(Accumulate(name, operand, kind))
+                self.nodes.append(ir.Accumulate(name, operand, kind))
             else:
                 self.nodes.append(self.apply(name, edge))
         self.names[edge.node] = name
@@ -656,7 +645,7 @@ class _Writer:
         if edge.kind == JOIN:
             return "sum"
         if edge.kind == GATHER:
-            return JOINED
+            return ir.JOINED
         if edge.kind == FUNCTION and self.saturation.site_joins[edge.arg]:
             return self.function(edge).name
         return None
@@ -667,7 +656,7 @@ class _Writer:
         assert op is not None
         return op
 
-    def apply(self, name: str, edge: Edge) -> Apply:
+    def apply(self, name: str, edge: Edge) -> ir.Apply:
         """The operator of an edge."""
         if edge.kind == FUNCTION:
             op, along = self.function(edge), self.saturation.site_along[edge.arg]
@@ -677,9 +666,9 @@ class _Writer:
             over = edge.arg if edge.kind in (SUM, CONTRACT) else 0
         operands = tuple(self.operand(o) for o in self.arranged(op, edge))
         attrs = self.space.attributes(over, along)
-        return Apply(name, op, operands, attrs, self.location(edge.node, op))
+        return ir.Apply(name, op, operands, attrs, self.location(edge.node, op))
 
-    def operand(self, node: int) -> Operand:
+    def operand(self, node: int) -> ir.Operand:
         """The name of a node, or its constant."""
         edge = self.edges[node]
         if edge.kind != CONSTANT:

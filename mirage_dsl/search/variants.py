@@ -11,9 +11,9 @@ from dataclasses import replace
 from mirage_dsl.core.hardware import Architecture, Hardware
 from mirage_dsl.cost.estimate import Cost, Priced, estimate, launched
 from mirage_dsl.cost.facts import BlockFacts, facts_of
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import behind_kernels, launched_early, loads_beside
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.graph import PREFETCHED, BlockGraph, KernelGraph, Schedule, Split
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import (
     derived_extents,
@@ -37,12 +37,12 @@ MOST_STAGES = 8
 
 
 def proposals(
-    mugraph: KernelGraph,
+    mugraph: ir.KernelGraph,
     *,
     count: int = 6,
     hardware: Hardware,
     constraints: Constraints | None = None,
-) -> list[tuple[KernelGraph, Cost]]:
+) -> list[tuple[ir.KernelGraph, Cost]]:
     """What is worth timing of a structure: its best sizes, each in several forms.
 
     One block is varied at a time, the others stay as they are.  Sizes do not change
@@ -58,7 +58,7 @@ def proposals(
         hardware: The GPU to estimate for.
         constraints: Restrictions.
     """
-    found: dict[KernelGraph, Cost] = {}
+    found: dict[ir.KernelGraph, Cost] = {}
     own = hardware.architecture
     for graph, cost in _worth_timing(mugraph, count, hardware, constraints):
         early = launched_early(graph) if own.early_launches else graph
@@ -69,11 +69,11 @@ def proposals(
 
 
 def _worth_timing(
-    mugraph: KernelGraph,
+    mugraph: ir.KernelGraph,
     count: int,
     hardware: Hardware,
     constraints: Constraints | None,
-) -> list[tuple[KernelGraph, Cost]]:
+) -> list[tuple[ir.KernelGraph, Cost]]:
     """Other sizes, most of them of the kernels that most of the time goes to."""
     limits = constraints or Constraints()
     own = estimate(mugraph, hardware)
@@ -85,7 +85,7 @@ def _worth_timing(
     for at, part in zip(launched(mugraph), own.kernels, strict=True):
         node = mugraph.nodes[at]
         share = count * part.microseconds / own.microseconds
-        if not isinstance(node, BlockGraph) or share < LEAST_SHARE:
+        if not isinstance(node, ir.BlockGraph) or share < LEAST_SHARE:
             continue
         sized = choose_sizes(
             node,
@@ -117,7 +117,7 @@ def _different(sized: Sequence[Sized], count: int) -> list[Sized]:
     return [sized[at] for _, at in sorted(order)[:count]]
 
 
-def _with_descriptors(graph: KernelGraph) -> KernelGraph:
+def _with_descriptors(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The kernels with loops load through tensor descriptors."""
     return graph.with_schedules(
         lambda b: (
@@ -127,11 +127,11 @@ def _with_descriptors(graph: KernelGraph) -> KernelGraph:
 
 
 def unlooped(
-    mugraph: KernelGraph,
+    mugraph: ir.KernelGraph,
     *,
     hardware: Hardware,
     constraints: Constraints | None = None,
-) -> KernelGraph | None:
+) -> ir.KernelGraph | None:
     """A μGraph whose costliest kernel has all iterations at once, at its best sizes.
 
     The estimate errs more between a loop and none than between two tiles of a loop, so
@@ -145,7 +145,7 @@ def unlooped(
     limits = constraints or Constraints()
     at = costliest(mugraph, hardware)
     node = None if at is None else mugraph.nodes[at]
-    block = without_loop(node) if isinstance(node, BlockGraph) else None
+    block = without_loop(node) if isinstance(node, ir.BlockGraph) else None
     if at is None or block is None or not limits.admits_structure(block):
         return None
     types = kernel_types(mugraph)
@@ -161,11 +161,11 @@ def unlooped(
 
 
 def neighbours(
-    mugraph: KernelGraph,
+    mugraph: ir.KernelGraph,
     *,
     hardware: Hardware,
     constraints: Constraints | None = None,
-) -> list[tuple[KernelGraph, Cost]]:
+) -> list[tuple[ir.KernelGraph, Cost]]:
     """μGraphs one step away in a tile or the schedule, by estimate, the best first.
 
     A tuner climbs along them: near the best sizes the estimate's errors are larger
@@ -182,13 +182,13 @@ def neighbours(
     """
     types = kernel_types(mugraph)
     extents = derived_extents(mugraph, mugraph.extent_of)
-    found: dict[tuple[int, BlockGraph], Cost] = {}
+    found: dict[tuple[int, ir.BlockGraph], Cost] = {}
     made = dict(behind_kernels(mugraph))
     priced = Priced(mugraph, hardware)
     if not math.isfinite(priced.cost.microseconds):
         return []
     for at, node in enumerate(mugraph.nodes):
-        if not isinstance(node, BlockGraph):
+        if not isinstance(node, ir.BlockGraph):
             continue
         facts = facts_of(node, types, extents)
         for block in _steps(facts, made.get(node), hardware.architecture):
@@ -201,17 +201,17 @@ def neighbours(
     return [g for g in graphs if constraints is None or constraints.admits(g[0])]
 
 
-def costliest(mugraph: KernelGraph, hardware: Hardware) -> int | None:
+def costliest(mugraph: ir.KernelGraph, hardware: Hardware) -> int | None:
     """Index of the block graph that takes most of the time; None if there is none."""
     parts = estimate(mugraph, hardware).kernels
     timed = zip(launched(mugraph), parts, strict=True)
-    blocks = [t for t in timed if isinstance(mugraph.nodes[t[0]], BlockGraph)]
+    blocks = [t for t in timed if isinstance(mugraph.nodes[t[0]], ir.BlockGraph)]
     return max(blocks, key=lambda t: t[1].microseconds)[0] if blocks else None
 
 
 def with_others_of(
-    mugraph: KernelGraph, other: KernelGraph, at: int, hardware: Hardware
-) -> KernelGraph:
+    mugraph: ir.KernelGraph, other: ir.KernelGraph, at: int, hardware: Hardware
+) -> ir.KernelGraph:
     """The kernels but the one at `at` in the sizes that they have in `other`.
 
     A kernel's best sizes hardly depend on those of the kernels beside it, so what was
@@ -221,8 +221,8 @@ def with_others_of(
     for index, (own, new) in enumerate(zip(mugraph.nodes, other.nodes, strict=False)):
         if (
             index != at
-            and isinstance(own, BlockGraph)
-            and isinstance(new, BlockGraph)
+            and isinstance(own, ir.BlockGraph)
+            and isinstance(new, ir.BlockGraph)
             and own.nodes == new.nodes
         ):
             changed = _with_node(changed, index, new)
@@ -232,7 +232,7 @@ def with_others_of(
 
 def _steps(
     facts: BlockFacts, made: AbstractSet[str] | None, own: Architecture
-) -> Iterator[BlockGraph]:
+) -> Iterator[ir.BlockGraph]:
     block = facts.block
     axes = block.axes
     for at, axis in enumerate(axes):
@@ -248,15 +248,15 @@ def _steps(
     for schedule in _schedules_beside(facts, own):
         yield replace(block, schedule=schedule)
     if made is not None and loads_beside(block, made):
-        for tiles in _beside_number(block.schedule.prefetch, PREFETCHED):
+        for tiles in _beside_number(block.schedule.prefetch, ir.PREFETCHED):
             yield replace(block, schedule=replace(block.schedule, prefetch=tiles))
 
 
-def _other_loops(facts: BlockFacts, loop: Split) -> Iterator[BlockGraph]:
+def _other_loops(facts: BlockFacts, loop: ir.Split) -> Iterator[ir.BlockGraph]:
     """The block with another tile of its loop, or with all of it at once."""
     block, stages = facts.block, facts.block.schedule.num_stages
     for tile in _tiles_beside(loop, facts):
-        changed = replace(block, loop=Split(loop.dim, tile))
+        changed = replace(block, loop=ir.Split(loop.dim, tile))
         if _loop_fits(changed):
             yield changed
             yield from _with_warps(changed, larger=tile > loop.tile)
@@ -272,7 +272,7 @@ def _other_loops(facts: BlockFacts, loop: Split) -> Iterator[BlockGraph]:
             yield from _with_warps(whole, larger=True)
 
 
-def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:
+def _with_warps(block: ir.BlockGraph, *, larger: bool) -> Iterator[ir.BlockGraph]:
     """The block with twice as many warps or half of them."""
     warps = block.schedule.num_warps
     count = warps * 2 if larger else warps // 2
@@ -280,7 +280,7 @@ def _with_warps(block: BlockGraph, *, larger: bool) -> Iterator[BlockGraph]:
         yield replace(block, schedule=replace(block.schedule, num_warps=count))
 
 
-def _trades(facts: BlockFacts) -> Iterator[BlockGraph]:
+def _trades(facts: BlockFacts) -> Iterator[ir.BlockGraph]:
     """One tile of the grid doubled and another halved: as many blocks as before."""
     block = facts.block
     for wide, narrow in itertools.permutations(range(len(block.axes)), 2):
@@ -295,13 +295,13 @@ def _trades(facts: BlockFacts) -> Iterator[BlockGraph]:
             loops = [block.loop]
             if block.loop is not None:
                 tiles = _tiles_beside(block.loop, facts)
-                loops += [Split(block.loop.dim, tile) for tile in tiles]
+                loops += [ir.Split(block.loop.dim, tile) for tile in tiles]
             for loop in loops:
                 if _loop_fits(replace(changed, loop=loop)):
                     yield replace(changed, loop=loop)
 
 
-GridAxis = tuple[Split, ...]
+GridAxis = tuple[ir.Split, ...]
 
 
 def _axes_beside(axis: GridAxis, facts: BlockFacts) -> Iterator[GridAxis]:
@@ -326,11 +326,11 @@ def _grows(before: GridAxis, after: GridAxis) -> bool:
     return any(b.tile > a.tile for a, b in zip(before, after, strict=True))
 
 
-def _on_axes(block: BlockGraph, axes: Sequence[GridAxis]) -> BlockGraph:
+def _on_axes(block: ir.BlockGraph, axes: Sequence[GridAxis]) -> ir.BlockGraph:
     return replace(block, grid=tuple(itertools.chain(*axes)))
 
 
-def _tiles_beside(split: Split, facts: BlockFacts) -> Iterator[int]:
+def _tiles_beside(split: ir.Split, facts: BlockFacts) -> Iterator[int]:
     least = SMALLEST_DOT if split.dim in facts.matrix_dims else 1
     most = 1 << max(facts.extents[split.dim] - 1, 1).bit_length()
     if split.dim in facts.batch_dims:
@@ -340,7 +340,7 @@ def _tiles_beside(split: Split, facts: BlockFacts) -> Iterator[int]:
             yield tile
 
 
-def _schedules_beside(facts: BlockFacts, own: Architecture) -> Iterator[Schedule]:
+def _schedules_beside(facts: BlockFacts, own: Architecture) -> Iterator[ir.Schedule]:
     old = facts.block.schedule
     for warps in (old.num_warps // 2, old.num_warps * 2):
         if 1 <= warps <= MOST_WARPS:
@@ -363,14 +363,14 @@ def _beside_number(number: int, numbers: Sequence[int]) -> list[int]:
     return [numbers[i] for i in (at - 1, at + 1) if 0 <= i < len(numbers)]
 
 
-def _loop_fits(block: BlockGraph) -> bool:
+def _loop_fits(block: ir.BlockGraph) -> bool:
     """A block does not loop over less than one tile of its part."""
     return block.loop is None or all(
         s.tile >= block.loop.tile for s in block.grid if s.dim == block.loop.dim
     )
 
 
-def _with_node(graph: KernelGraph, at: int, block: BlockGraph) -> KernelGraph:
+def _with_node(graph: ir.KernelGraph, at: int, block: ir.BlockGraph) -> ir.KernelGraph:
     """The graph, which tells all its extents, with another block, and those of that."""
     changed, known = graph.with_node(at, block), graph.extent_of
     if partial_extents(block, known).items() <= known.items():

@@ -11,24 +11,9 @@ from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import DEFAULT, GRID_AXES, Hardware
 from mirage_dsl.core.types import MemorySpace, TensorType
 from mirage_dsl.cost.estimate import Cost, estimate
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import Renaming, canonical_hash
 from mirage_dsl.ir.check import check_or_raise
-from mirage_dsl.ir.graph import (
-    JOINED,
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    Index,
-    Input,
-    KernelGraph,
-    Load,
-    Operand,
-    Return,
-    RunningMax,
-    Store,
-    dims_of,
-)
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ir.walk import map_blocks, results_of, values_of
@@ -98,7 +83,7 @@ class Membership:
     """
 
     space: Space
-    block: BlockGraph
+    block: ir.BlockGraph
     sources: Mapping[str, Abstract] = field(default_factory=dict[str, Abstract])
     values: dict[str, Abstract | None] = field(
         default_factory=dict[str, "Abstract | None"]
@@ -122,7 +107,7 @@ class Membership:
             except UnknownValueError as error:
                 return f"`{node.result}`: {error}"
             self.values[node.result] = found
-            if found is not None and not isinstance(node, Load | Store):
+            if found is not None and not isinstance(node, ir.Load | ir.Store):
                 if self._is_member(found):
                     continue
                 dims = ", ".join(self.space.names(found.names))
@@ -137,38 +122,38 @@ class Membership:
         key = key_of(value.pair) ^ salt_of(value.names) or 1
         return key in self.useful.keys
 
-    def _evaluated(self, node: BlockNode) -> Abstract | None:
+    def _evaluated(self, node: ir.BlockNode) -> Abstract | None:
         match node:
-            case Load():
+            case ir.Load():
                 return self._loaded(node)
-            case RunningMax():
+            case ir.RunningMax():
                 return None
-            case Store():
+            case ir.Store():
                 return self.values[node.operand]
-            case Accumulate():
+            case ir.Accumulate():
                 return self._accumulated(node)
-            case Apply():
+            case ir.Apply():
                 return self._applied(node)
 
-    def _loaded(self, node: Load) -> Abstract:
+    def _loaded(self, node: ir.Load) -> Abstract:
         known = self.tensors.get(node.source) or self.sources.get(node.source)
         if known is None:
             raise UnknownValueError(f"the program has no tensor {node.source}")
         looped = any(d.loop for axis in node.axes for d in axis)
         return Abstract(known.pair, known.names, looped)
 
-    def _accumulated(self, node: Accumulate) -> Abstract | None:
+    def _accumulated(self, node: ir.Accumulate) -> Abstract | None:
         value = self.values[node.operand]
         if value is None:
             return None
-        if node.kind == JOINED:
+        if node.kind == ir.JOINED:
             return Abstract(value.pair, value.names)
         if not node.adds:
             return self._stepped(node.kind, value, 0, JOIN)
         s = self.useful.sigma_loop
         return Abstract(times(value.pair, (s, s)), value.names, value.piece)
 
-    def _applied(self, node: Apply) -> Abstract | None:
+    def _applied(self, node: ir.Apply) -> Abstract | None:
         if node.op.shift_of is not None:
             return None
         operands = [self._operand(o) for o in node.operands]
@@ -187,7 +172,7 @@ class Membership:
         whole = Abstract(self._pair(node, known), names, any(o.piece for o in known))
         return self._summed(node, whole)
 
-    def _operand(self, operand: Operand) -> Abstract | None:
+    def _operand(self, operand: ir.Operand) -> Abstract | None:
         if isinstance(operand, str):
             return self.values[operand]
         for i in self.space.constants:
@@ -195,7 +180,7 @@ class Membership:
                 return Abstract(self.useful.fingerprints[i], 0)
         raise UnknownValueError(f"the program has no constant {operand}")
 
-    def _pair(self, node: Apply, operands: list[Abstract]) -> Pair:
+    def _pair(self, node: ir.Apply, operands: list[Abstract]) -> Pair:
         a, b = operands[0].pair, operands[-1].pair
         match node.op.term:
             case Term.ADD:
@@ -228,7 +213,7 @@ class Membership:
             f"the program has no {name} of an operand with this abstract expression"
         )
 
-    def _function(self, node: Apply, operands: list[Abstract]) -> Pair:
+    def _function(self, node: ir.Apply, operands: list[Abstract]) -> Pair:
         along = self.space.mask(node.along)
         name = f"{node.op.name} along {along}" if along else node.op.name
         word = word_of(f"{name} over {self.space.mask(node.over)}")
@@ -245,7 +230,7 @@ class Membership:
             "expression; functions are searched on what the program applies them to"
         )
 
-    def _summed(self, node: Apply, value: Abstract) -> Abstract:
+    def _summed(self, node: ir.Apply, value: Abstract) -> Abstract:
         over = self.space.mask(node.over)
         pair = value.pair
         if node.op.term in (Term.SUM, Term.CONTRACT):
@@ -264,8 +249,8 @@ _NEW = (AttributeKind.NEW_DIM, AttributeKind.NEW_DIMS)
 
 
 def with_program_names(
-    mugraph: KernelGraph, program: KernelGraph
-) -> KernelGraph | None:
+    mugraph: ir.KernelGraph, program: ir.KernelGraph
+) -> ir.KernelGraph | None:
     """The μGraph with the program's names of inputs, their views, and dims.
 
     None if the inputs' dims do not correspond one by one, or it views inputs in a way
@@ -289,33 +274,33 @@ def with_program_names(
     for node in mugraph.nodes:
         names = results_of(node)
         values.update({n: f"{n}'" for n in names if n in taken and n not in values})
-        if isinstance(node, Apply) and node.is_view:
+        if isinstance(node, ir.Apply) and node.is_view:
             if node.values[0] not in values:
                 return None
             renamed = Renaming(dims, values).apply(node, values)
             twin = next((n for n in program.nodes if _same_view(renamed, n)), None)
-            if not isinstance(twin, Apply):
+            if not isinstance(twin, ir.Apply):
                 return None
             values[node.result] = twin.result
             dims.update(zip(_new_dims(node), _new_dims(twin), strict=True))
     return Renaming(dims, values).graph(mugraph)
 
 
-def _same_view(node: Apply, other: object) -> bool:
+def _same_view(node: ir.Apply, other: object) -> bool:
     """Whether two views differ at most in the names of new dims."""
     return (
-        isinstance(other, Apply)
+        isinstance(other, ir.Apply)
         and (node.op, node.operands) == (other.op, other.operands)
         and _old_attributes(node) == _old_attributes(other)
     )
 
 
-def _old_attributes(node: Apply) -> list[object]:
+def _old_attributes(node: ir.Apply) -> list[object]:
     kinds = node.op.attributes
     return [v for name, v in node.attrs if kinds.get(name) not in _NEW]
 
 
-def _new_dims(node: Apply) -> tuple[str, ...]:
+def _new_dims(node: ir.Apply) -> tuple[str, ...]:
     kinds = node.op.attributes
     found = [v for name, v in node.attrs if kinds.get(name) in _NEW]
     parts = [v if isinstance(v, tuple) else (str(v),) for v in found]
@@ -323,7 +308,7 @@ def _new_dims(node: Apply) -> tuple[str, ...]:
 
 
 def outside(
-    mugraph: KernelGraph, space: Space | None, max_kernels: int | None
+    mugraph: ir.KernelGraph, space: Space | None, max_kernels: int | None
 ) -> Iterator[str]:
     """The rules that an expanded μGraph with the program's names breaks.
 
@@ -351,12 +336,12 @@ def outside(
                 yield f"{name}: {problem}"
 
 
-def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[str]:
+def _block_rules(block: ir.BlockGraph, outer: dict[str, TensorType]) -> Iterator[str]:
     if len(block.axes) > GRID_AXES:
         yield f"its grid splits {len(block.axes)} dims, at most {GRID_AXES} are"
     yield from _mixed_splits(block)
     for node in block.nodes:
-        if isinstance(node, Apply) and (node.is_view or node.op.kind is Kind.CONCAT):
+        if isinstance(node, ir.Apply) and (node.is_view or node.op.kind is Kind.CONCAT):
             yield f"`{node.result}`: a block has no {node.op.name}"
     if reads_joined(block):
         yield (
@@ -371,19 +356,19 @@ def _block_rules(block: BlockGraph, outer: dict[str, TensorType]) -> Iterator[st
         )
 
 
-def _mixed_splits(block: BlockGraph) -> Iterator[str]:
+def _mixed_splits(block: ir.BlockGraph) -> Iterator[str]:
     """A dim is split in all tensors or in none."""
     split = {s.dim for s in block.grid}
     loop = None if block.loop is None else block.loop.dim
     for node in block.loads:
-        for dim in dims_of(node.axes):
+        for dim in ir.dims_of(node.axes):
             if dim.name in split and not dim.grid:
                 yield f"{node.source} is whole along {dim.name}, which the grid splits"
             if dim.name == loop and not dim.loop:
                 yield f"{node.source} is whole along {dim.name}, which the loop splits"
 
 
-def _space_rules(block: BlockGraph, space: Space) -> Iterator[str]:
+def _space_rules(block: ir.BlockGraph, space: Space) -> Iterator[str]:
     for axis in block.axes:
         names = [s.dim for s in axis]
         if len(axis) > 1 and set(names) not in map(set, space.shared_axes):
@@ -400,7 +385,7 @@ def _space_rules(block: BlockGraph, space: Space) -> Iterator[str]:
         yield f"its loop is over {block.loop.dim}, which no tensor read has"
     enabled = enabled_kinds(space)
     for node in block.nodes:
-        if not isinstance(node, Apply) or node.op.term is Term.IDENTITY:
+        if not isinstance(node, ir.Apply) or node.op.term is Term.IDENTITY:
             continue
         known = KIND[node.op.term] in enabled
         if not known and not _only_shifts(block, node):
@@ -410,23 +395,23 @@ def _space_rules(block: BlockGraph, space: Space) -> Iterator[str]:
             )
 
 
-def _only_shifts(block: BlockGraph, node: Apply) -> bool:
+def _only_shifts(block: ir.BlockGraph, node: ir.Apply) -> bool:
     """Whether an operator reads or makes shifts of exponents."""
-    running = {n.result for n in block.nodes if isinstance(n, RunningMax)}
+    running = {n.result for n in block.nodes if isinstance(n, ir.RunningMax)}
     running |= {
         n.result
         for n in block.nodes
-        if isinstance(n, Accumulate) and n.operand in running
+        if isinstance(n, ir.Accumulate) and n.operand in running
     }
     return node.op.shift_of is not None or not running.isdisjoint(node.values)
 
 
-def _hash(block: BlockGraph, outer: dict[str, TensorType]) -> str:
+def _hash(block: ir.BlockGraph, outer: dict[str, TensorType]) -> str:
     known = [n for n in block.sources if outer[n].space is MemorySpace.NOWHERE]
-    indices = tuple(Index(n, outer[n].axes[0]) for n in known)
-    inputs = tuple(Input(n, outer[n]) for n in block.sources if n not in known)
-    returns = tuple(Return(n, outer[n]) for n in block.results)
-    graph = KernelGraph("", inputs, (block,), returns, (), indices)
+    indices = tuple(ir.Index(n, outer[n].axes[0]) for n in known)
+    inputs = tuple(ir.Input(n, outer[n]) for n in block.sources if n not in known)
+    returns = tuple(ir.Return(n, outer[n]) for n in block.results)
+    graph = ir.KernelGraph("", inputs, (block,), returns, (), indices)
     return canonical_hash(graph, sizes=False)
 
 
@@ -538,7 +523,7 @@ def _verdict(
     return "unexplained", [reason]
 
 
-def _one_rewrite_away(mugraph: KernelGraph, result: SearchResult) -> Iterator[str]:
+def _one_rewrite_away(mugraph: ir.KernelGraph, result: SearchResult) -> Iterator[str]:
     """The rewrites that make something of it that was found."""
     found = [canonical_hash(c.mugraph, sizes=False) for c in result]
     for row in REWRITES.values():
@@ -548,7 +533,7 @@ def _one_rewrite_away(mugraph: KernelGraph, result: SearchResult) -> Iterator[st
             yield f"the rewrite `{row.name}` makes candidate {rank} of it: {row.what}"
 
 
-def _found(mugraph: KernelGraph, cost: Cost, result: SearchResult) -> WhyNot | None:
+def _found(mugraph: ir.KernelGraph, cost: Cost, result: SearchResult) -> WhyNot | None:
     structure = canonical_hash(mugraph, sizes=False)
     for rank, candidate in enumerate(result):
         if canonical_hash(candidate.mugraph, sizes=False) != structure:
@@ -584,8 +569,8 @@ def _limits(cost: Cost) -> list[str]:
 class _Question:
     """One μGraph that is equivalent and was not found; both are expanded."""
 
-    mugraph: KernelGraph
-    program: KernelGraph
+    mugraph: ir.KernelGraph
+    program: ir.KernelGraph
     result: SearchResult
     cost: Cost
     hardware: Hardware
@@ -629,7 +614,7 @@ class _Question:
             return []
         return ["its grid, maps, loop or threads are not among the allowed ones"]
 
-    def _pruned(self, named: KernelGraph) -> list[str]:
+    def _pruned(self, named: ir.KernelGraph) -> list[str]:
         """Of one kernel only: several are searched by segments of their own.
 
         What one of the program's forms has is not pruned.
@@ -655,7 +640,7 @@ class _Question:
                 ]
         return []
 
-    def _expensive(self, named: KernelGraph) -> list[str]:
+    def _expensive(self, named: ir.KernelGraph) -> list[str]:
         own, last = self.cost.microseconds, self.result.candidates[-1].cost.microseconds
         reasons: list[str] = []
         if own > last:
@@ -668,7 +653,7 @@ class _Question:
             reasons += self._rank(named)
         return reasons
 
-    def _rank(self, named: KernelGraph) -> list[str]:
+    def _rank(self, named: ir.KernelGraph) -> list[str]:
         """Its place in its configuration, of which the search keeps a few."""
         from mirage_dsl.search.structures import structures
 
@@ -700,6 +685,6 @@ class _Question:
         return []
 
 
-def _bare_hash(graph: KernelGraph) -> str:
+def _bare_hash(graph: ir.KernelGraph) -> str:
     """The structure without the casts, which only the sizing puts in."""
     return canonical_hash(map_blocks(graph, without_casts), sizes=False)

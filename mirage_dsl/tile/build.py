@@ -67,28 +67,12 @@ from mirage_dsl.core.types import (
     i64,
     scalar,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.bounds import shift_row
 from mirage_dsl.ir.analysis.launches import Announced, after_wait, asked_ahead, launches
 from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.canonical import free_name
-from mirage_dsl.ir.graph import (
-    JOINED,
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    LoopBound,
-    Operand,
-    RunningMax,
-    ValueNode,
-    dims_of,
-    integer_of,
-    stages_of,
-)
-from mirage_dsl.ir.graph import Load as BlockLoad
-from mirage_dsl.ir.graph import Store as BlockStore
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import looped_dims, loops_inside_grid, piece_extent
 from mirage_dsl.ir.text.printer import block_node_text
@@ -100,89 +84,13 @@ from mirage_dsl.ir.walk import (
     users,
     with_operands,
 )
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind, Operator, Term, Truth
-from mirage_dsl.ops.table import (
-    ADD,
-    CAST,
-    CONCAT,
-    EXP,
-    FLOOR_DIVIDE,
-    LESS,
-    LESS_EQUAL,
-    MAX,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    REMAINDER,
-    SLICE,
-    SUB,
-    WHERE,
-    total_of,
-)
-from mirage_dsl.tile.program import (
-    AGAIN,
-    MERGED,
-    MOST_HALVED,
-    SMALLEST_DOT,
-    Along,
-    Announce,
-    Ask,
-    Cast,
-    Compute,
-    Convert,
-    Fills,
-    Finite,
-    Formula,
-    Join,
-    Known,
-    Lane,
-    Largest,
-    Load,
-    Loop,
-    Making,
-    Mask,
-    Merge,
-    Note,
-    Notes,
-    Number,
-    Order,
-    Outer,
-    Part,
-    Pick,
-    Pieces,
-    Positions,
-    Product,
-    Reduce,
-    Rescale,
-    Scan,
-    Sizes,
-    Start,
-    Statement,
-    Store,
-    Tile,
-    TileProgram,
-    Unsized,
-    Update,
-    Wait,
-    all_of,
-    any_of,
-    either,
-    fold,
-    greatest,
-    held_after,
-    held_by,
-    least,
-    loop_parts,
-    makes,
-    neutral,
-    opposite,
-    outer_of,
-    renamed,
-)
+from mirage_dsl.tile import program as tp
 
 # -- Blocks that suit their tiles ------------------------------------------------------
 
-Around = TypeVar("Around", bound=Outer)
+Around = TypeVar("Around", bound=tp.Outer)
 
 
 @dataclass(frozen=True)
@@ -197,14 +105,14 @@ class Suited(Generic[Around]):
         under: By gathers that read 0 where a truth value is false, that value.
     """
 
-    block: BlockGraph
+    block: ir.BlockGraph
     around: Around
     types: Mapping[str, TensorType]
-    pieces: Pieces
+    pieces: tp.Pieces
     under: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def suited(block: BlockGraph, around: Around) -> Suited[Around]:
+def suited(block: ir.BlockGraph, around: Around) -> Suited[Around]:
     """The block without what registers cannot do, or do slowly.
 
     Raises:
@@ -217,7 +125,7 @@ def suited(block: BlockGraph, around: Around) -> Suited[Around]:
     return defer(given, taken)
 
 
-def eager(block: BlockGraph, around: Around) -> Suited[Around]:
+def eager(block: ir.BlockGraph, around: Around) -> Suited[Around]:
     """The block without what registers cannot do; each sum is done where it stands.
 
     Raises:
@@ -238,14 +146,14 @@ def eager(block: BlockGraph, around: Around) -> Suited[Around]:
     types = _types_after(rowed, paired, around, types)
     widened = widen_joins(rowed, types)
     types = _types_after(widened, rowed, around, types)
-    pieces = Pieces(widened, types, around.extents, around.most)
+    pieces = tp.Pieces(widened, types, around.extents, around.most)
     return Suited(widened, around, types, pieces, under)
 
 
 def _types_after(
-    block: BlockGraph,
-    before: BlockGraph,
-    around: Outer,
+    block: ir.BlockGraph,
+    before: ir.BlockGraph,
+    around: tp.Outer,
     types: Mapping[str, TensorType],
 ) -> Mapping[str, TensorType]:
     """Types of a rewritten block's values; those before it, if it was left alone."""
@@ -258,7 +166,9 @@ def _types_after(
 Parts = tuple[str, ...]
 
 
-def split_concats(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
+def split_concats(
+    block: ir.BlockGraph, types: Mapping[str, TensorType]
+) -> ir.BlockGraph:
     """The block without concatenations.
 
     Registers cannot be joined; but what is computed from a joined value is computed
@@ -286,40 +196,40 @@ class _Splitter:
         self._types = types
         self._parts: dict[str, Parts] = {}
         self._dims: dict[str, tuple[str, tuple[str, ...]]] = {}
-        self._nodes: list[BlockNode] = []
+        self._nodes: list[ir.BlockNode] = []
 
-    def split(self, nodes: tuple[BlockNode, ...]) -> list[BlockNode]:
+    def split(self, nodes: tuple[ir.BlockNode, ...]) -> list[ir.BlockNode]:
         for node in nodes:
             match node:
-                case Apply() if node.op.kind is Kind.CONCAT:
+                case ir.Apply() if node.op.kind is Kind.CONCAT:
                     joined, to = node.attr("dims"), str(node.attr("to"))
                     assert isinstance(joined, tuple)
                     self._parts[node.result] = node.values
                     self._dims[node.result] = (to, joined)
-                case Apply() if any(v in self._parts for v in node.values):
+                case ir.Apply() if any(v in self._parts for v in node.values):
                     self._apply(node)
-                case Accumulate() if node.operand in self._parts:
+                case ir.Accumulate() if node.operand in self._parts:
                     self._accumulate(node)
-                case BlockLoad():
+                case ir.Load():
                     self._load(node)
-                case Apply():
+                case ir.Apply():
                     self._nodes.append(node)
                 case _:
                     self._refuse_parts(node.operand, node)
                     self._nodes.append(node)
         return self._nodes
 
-    def _load(self, node: BlockLoad) -> None:
+    def _load(self, node: ir.Load) -> None:
         self._nodes.append(node)
 
-    def _refuse_parts(self, value: str, node: BlockNode) -> None:
+    def _refuse_parts(self, value: str, node: ir.BlockNode) -> None:
         if value in self._parts:
             raise UnsupportedError(
                 f"{node.result} needs {value} whole, but Triton cannot join values in "
                 f"registers; store its parts, and concatenate at the kernel level"
             )
 
-    def _apply(self, node: Apply) -> None:
+    def _apply(self, node: ir.Apply) -> None:
         first = next(v for v in node.values if v in self._parts)
         to, dims = self._dims[first]
         if to in node.along or node.op.kind is Kind.GATHER:
@@ -341,7 +251,7 @@ class _Splitter:
         else:
             self._parts[node.result], self._dims[node.result] = names, (to, dims)
 
-    def _check(self, node: Apply, to: str, dims: tuple[str, ...]) -> None:
+    def _check(self, node: ir.Apply, to: str, dims: tuple[str, ...]) -> None:
         """All joined operands are joined alike, no other one has a dim of theirs."""
         for value in node.values:
             if value in self._parts:
@@ -350,7 +260,7 @@ class _Splitter:
             elif {to, *dims} & set(self._types[value].names):
                 self._refuse_parts(next(v for v in node.values if v != value), node)
 
-    def _combine(self, node: Apply, names: Parts) -> None:
+    def _combine(self, node: ir.Apply, names: Parts) -> None:
         """Join the results of a reduction or contraction over the joined dim."""
         op = node.op.join
         assert op is not None
@@ -358,11 +268,13 @@ class _Splitter:
         for index, name in enumerate(rest):
             last = index == len(rest) - 1
             result = node.result if last else f"{node.result}.upto{index + 1}"
-            self._nodes.append(Apply(result, op, (total, name), location=node.location))
+            self._nodes.append(
+                ir.Apply(result, op, (total, name), location=node.location)
+            )
             total = result
 
-    def _accumulate(self, node: Accumulate) -> None:
-        if node.kind == JOINED:
+    def _accumulate(self, node: ir.Accumulate) -> None:
+        if node.kind == ir.JOINED:
             self._refuse_parts(node.operand, node)
         names: list[str] = []
         for index, part in enumerate(self._parts[node.operand]):
@@ -380,8 +292,8 @@ of one along which words of 32 bits are taken apart."""
 
 
 def split_lanes(
-    block: BlockGraph, around: Around, types: Mapping[str, TensorType]
-) -> tuple[BlockGraph, Around]:
+    block: ir.BlockGraph, around: Around, types: Mapping[str, TensorType]
+) -> tuple[ir.BlockGraph, Around]:
     """The block without dims of few elements along which numbers would be interleaved.
 
     What is computed of a tile and of positions along another dim, as the halves of
@@ -418,13 +330,13 @@ def split_lanes(
     return block, around
 
 
-def loads_words(block: BlockGraph, types: Mapping[str, TensorType]) -> bool:
+def loads_words(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> bool:
     """Whether a block loads words of 32 bits, of which values may be parts."""
     return any(types[load.result].dtype == i32 for load in block.loads)
 
 
 def _interleaved(
-    block: BlockGraph, around: Outer, types: Mapping[str, TensorType]
+    block: ir.BlockGraph, around: tp.Outer, types: Mapping[str, TensorType]
 ) -> list[Dim]:
     """The dims along which tiles without them meet positions along them alone."""
     positions = {
@@ -446,7 +358,7 @@ def _interleaved(
     return [d for d in found if not any(d in types[v].dims for v in settled)]
 
 
-def _parts_of(dim: Dim, extent: int, around: Outer) -> tuple[str, ...]:
+def _parts_of(dim: Dim, extent: int, around: tp.Outer) -> tuple[str, ...]:
     """Names of dims of one element for each of a dim."""
     found: list[str] = []
     for at in range(extent):
@@ -467,7 +379,7 @@ class _Lanes(_Splitter):
         self._dim = dim
         self._lanes = parts
 
-    def _load(self, node: BlockLoad) -> None:
+    def _load(self, node: ir.Load) -> None:
         self._nodes.append(node)
         if self._dim not in self._types[node.result].dims:
             return
@@ -476,7 +388,7 @@ class _Lanes(_Splitter):
             names.append(f"{node.result}.{at}")
             place = (("dim", self._dim.name), ("start", at), ("stop", at + 1))
             attrs = (*place, ("to", part))
-            self._nodes.append(Apply(names[-1], SLICE, (node.result,), attrs))
+            self._nodes.append(ir.Apply(names[-1], table.SLICE, (node.result,), attrs))
         self._parts[node.result] = tuple(names)
         self._dims[node.result] = self._dim.name, self._lanes
 
@@ -485,8 +397,8 @@ class _Lanes(_Splitter):
 
 
 def split_pairs(
-    block: BlockGraph, around: Around, types: Mapping[str, TensorType]
-) -> tuple[BlockGraph, Around]:
+    block: ir.BlockGraph, around: Around, types: Mapping[str, TensorType]
+) -> tuple[ir.BlockGraph, Around]:
     """The block whose loop computes for the bytes of a pair apart.
 
     What is made of bytes for the matrix unit would have to change threads byte by byte,
@@ -517,13 +429,13 @@ def split_pairs(
         extents = {**around.extents, **dict.fromkeys(parts, 1)}
         outer = replace(around, extents=extents)
         kinds = block_types(made, outer.types)
-        if Pieces(made, kinds, extents, outer.most)[dim].width == PAIR:
+        if tp.Pieces(made, kinds, extents, outer.most)[dim].width == PAIR:
             block, around, types = made, outer, kinds
     return block, around
 
 
 def _paired(
-    block: BlockGraph, around: Outer, types: Mapping[str, TensorType]
+    block: ir.BlockGraph, around: tp.Outer, types: Mapping[str, TensorType]
 ) -> list[Dim]:
     """The dims of two elements along which the loop reads bytes for products."""
     settled = {d for s in block.settled for d in types[s.value].dims}
@@ -548,12 +460,12 @@ def _paired(
     return list(dict.fromkeys(found))
 
 
-def paired_dims(graph: KernelGraph) -> set[str]:
+def paired_dims(graph: ir.KernelGraph) -> set[str]:
     """The dims of pairs of bytes that some block of a μGraph reads for products."""
     types = kernel_types(graph)
     if all(types[s].dtype.itemsize > 1 for b in graph.blocks for s in b.sources):
         return set()
-    outer = outer_of(graph)
+    outer = tp.outer_of(graph)
     found = (_paired(b, outer, block_types(b, outer.types)) for b in graph.blocks)
     return {dim.name for dims in found for dim in dims}
 
@@ -563,20 +475,20 @@ class _Pairs(_Lanes):
 
     def __init__(
         self,
-        block: BlockGraph,
+        block: ir.BlockGraph,
         types: Mapping[str, TensorType],
         dim: Dim,
         parts: tuple[str, ...],
     ) -> None:
         super().__init__(types, dim, parts)
-        sums = [n for n in block.nodes if isinstance(n, Accumulate | RunningMax)]
+        sums = [n for n in block.nodes if isinstance(n, ir.Accumulate | ir.RunningMax)]
         needed = post_order(makers(block), [v for n in sums for v in operands_of(n)])
         self._apart = {n.result for n in (*needed, *sums)}
         self._whole = {n.result for n in block.loads}
 
-    def split(self, nodes: tuple[BlockNode, ...]) -> list[BlockNode]:
+    def split(self, nodes: tuple[ir.BlockNode, ...]) -> list[ir.BlockNode]:
         for node in nodes:
-            if not isinstance(node, BlockStore) and node.result in self._apart:
+            if not isinstance(node, ir.Store) and node.result in self._apart:
                 super().split((node,))
             else:
                 self._nodes += [*self._joined(operands_of(node)), node]
@@ -585,24 +497,24 @@ class _Pairs(_Lanes):
         return [
             n
             for n in self._nodes
-            if isinstance(n, BlockStore) or n.result in read or n.result not in lanes
+            if isinstance(n, ir.Store) or n.result in read or n.result not in lanes
         ]
 
-    def _joined(self, values: Iterable[str]) -> Iterable[Apply]:
+    def _joined(self, values: Iterable[str]) -> Iterable[ir.Apply]:
         """What joins the parts of those values that are there in parts alone."""
         for value in dict.fromkeys(values):
             if value in self._parts and value not in self._whole:
                 self._whole.add(value)
                 attrs = (("dims", self._lanes), ("to", self._dim.name))
-                yield Apply(value, CONCAT, self._parts[value], attrs)
+                yield ir.Apply(value, table.CONCAT, self._parts[value], attrs)
 
 
 # -- Rows for vectors ------------------------------------------------------------------
 
 
 def with_rows(
-    block: BlockGraph, around: Around, types: Mapping[str, TensorType]
-) -> tuple[BlockGraph, Around]:
+    block: ir.BlockGraph, around: Around, types: Mapping[str, TensorType]
+) -> tuple[ir.BlockGraph, Around]:
     """The block with a dim of one row where a product needs it.
 
     The matrix unit takes tiles only, and it is faster than multiplying and summing in
@@ -619,7 +531,7 @@ def with_rows(
         return block, around
     for vector in vector_products(block, types, around):
         sides = (vector.over, vector.columns)
-        if all(_lanes(side, block, around) >= SMALLEST_DOT for side in sides):
+        if all(_lanes(side, block, around) >= tp.SMALLEST_DOT for side in sides):
             sources |= vector.tensors
     if not sources:
         return block, around
@@ -634,7 +546,7 @@ def with_rows(
         block,
         lambda n: (
             replace(n, axes=_with_row(n.axes, row))
-            if isinstance(n, BlockLoad) and n.source in sources
+            if isinstance(n, ir.Load) and n.source in sources
             else n
         ),
     )
@@ -660,12 +572,12 @@ class VectorProduct:
     """
 
     tensors: frozenset[str]
-    over: Order
-    columns: Order
+    over: tp.Order
+    columns: tp.Order
 
 
 def vector_products(
-    block: BlockGraph, types: Mapping[str, TensorType], around: Outer
+    block: ir.BlockGraph, types: Mapping[str, TensorType], around: tp.Outer
 ) -> list[VectorProduct]:
     """The products of vectors that can be told to be rows, whatever the tiles are.
 
@@ -682,10 +594,10 @@ def vector_products(
 
 
 def _vector(
-    node: Apply,
+    node: ir.Apply,
     types: Mapping[str, TensorType],
-    made: Mapping[str, ValueNode],
-    around: Outer,
+    made: Mapping[str, ir.ValueNode],
+    around: tp.Outer,
 ) -> VectorProduct | None:
     """A contraction one of whose operands is a vector."""
     if len(node.values) != 2:
@@ -709,7 +621,7 @@ def _vector(
     return VectorProduct(tensors, over, alone[0] or alone[1])
 
 
-def _lanes(dims: Order, block: BlockGraph, around: Outer) -> int:
+def _lanes(dims: tp.Order, block: ir.BlockGraph, around: tp.Outer) -> int:
     """Elements of a tile of these dims; extents of which nothing is known are one."""
     known = {n: e or around.most.get(n, 1) for n, e in around.extents.items()}
     lanes = 1
@@ -718,16 +630,16 @@ def _lanes(dims: Order, block: BlockGraph, around: Outer) -> int:
     return lanes
 
 
-def _sources(value: str, made: Mapping[str, ValueNode]) -> set[str]:
+def _sources(value: str, made: Mapping[str, ir.ValueNode]) -> set[str]:
     """The tensors from which a value is computed."""
     needed = post_order(made, [value])
-    return {n.source for n in needed if isinstance(n, BlockLoad)}
+    return {n.source for n in needed if isinstance(n, ir.Load)}
 
 
 # -- What is joined over the loop ------------------------------------------------------
 
 
-def widen_joins(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
+def widen_joins(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> ir.BlockGraph:
     """Recompute on whole dims what is joined over the loop and then computed with.
 
         x = load a[m, k/loop]          x_all = load a[m, k]
@@ -742,9 +654,9 @@ def widen_joins(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGrap
     joined = [
         n
         for n in block.nodes
-        if isinstance(n, Accumulate)
-        and n.kind == JOINED
-        and not all(isinstance(u, BlockStore) for u in read[n.result])
+        if isinstance(n, ir.Accumulate)
+        and n.kind == ir.JOINED
+        and not all(isinstance(u, ir.Store) for u in read[n.result])
     ]
     for node in joined:
         copies = _Widened(block, types)
@@ -762,12 +674,12 @@ def widen_joins(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGrap
 class _Widened:
     """Copies of the nodes that compute a value, with the looped dim whole."""
 
-    def __init__(self, block: BlockGraph, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, block: ir.BlockGraph, types: Mapping[str, TensorType]) -> None:
         self._makers = makers(block)
-        self._stages = stages_of(block)
+        self._stages = ir.stages_of(block)
         self.types = dict(types)
         self._done: dict[str, str | None] = {}
-        self.nodes: list[BlockNode] = []
+        self.nodes: list[ir.BlockNode] = []
 
     def copy(self, value: str) -> str | None:
         """The name of the copy of a value; None if it cannot be copied."""
@@ -781,18 +693,18 @@ class _Widened:
         node = self._makers[value]
         name = free_name(f"{value}_all", self.types)
         match node:
-            case BlockLoad():
+            case ir.Load():
                 axes = tuple(tuple(_unlooped(d) for d in axis) for axis in node.axes)
                 self.nodes.append(replace(node, result=name, axes=axes))
-            case Apply():
+            case ir.Apply():
                 copies = {v: self.copy(v) for v in node.values}
                 found = {v: c for v, c in copies.items() if c is not None}
                 if len(found) < len(copies):
                     return None
                 copied = with_operands(node, found)
-                assert isinstance(copied, Apply)
+                assert isinstance(copied, ir.Apply)
                 self.nodes.append(replace(copied, result=name))
-            case Accumulate() | RunningMax():
+            case ir.Accumulate() | ir.RunningMax():
                 return None
         self.types[name] = self.types[value]
         return name
@@ -808,31 +720,31 @@ MOST_LANES = 32
 """Elements of a tile per thread up to which it is worth keeping a tile of sums."""
 
 
-def deferrable(block: BlockGraph) -> dict[str, Apply]:
+def deferrable(block: ir.BlockGraph) -> dict[str, ir.Apply]:
     """Sums within tiles that can wait until the loop is over, by their accumulators."""
     if not any(
-        isinstance(n, Apply) and n.op.kind is Kind.REDUCTION for n in block.nodes
+        isinstance(n, ir.Apply) and n.op.kind is Kind.REDUCTION for n in block.nodes
     ):
         return {}
     read = users(block.nodes)
-    found: dict[str, Apply] = {}
+    found: dict[str, ir.Apply] = {}
     for node in block.nodes:
-        if isinstance(node, Accumulate) and node.adds and not node.rescale:
+        if isinstance(node, ir.Accumulate) and node.adds and not node.rescale:
             summed = _reduction(block, node.operand)
             if summed is not None and read[summed.result] == [node]:
                 found[node.result] = summed
     return found
 
 
-def is_worth_a_tile(summed: Apply, given: Suited[Any], sizes: Sizes) -> Number:
+def is_worth_a_tile(summed: ir.Apply, given: Suited[Any], sizes: tp.Sizes) -> tp.Number:
     """Whether there are registers for a tile of what is summed over the loop."""
-    lanes: Number = 1
+    lanes: tp.Number = 1
     for dim in given.types[summed.values[0]].dims:
-        lanes = fold("mul", lanes, sizes.lanes(dim))
-    return fold("ge", fold("mul", MOST_LANES * WARP, sizes.warps), lanes)
+        lanes = tp.fold("mul", lanes, sizes.lanes(dim))
+    return tp.fold("ge", tp.fold("mul", MOST_LANES * WARP, sizes.warps), lanes)
 
 
-def defer(given: Suited[Around], sums: Mapping[str, Apply]) -> Suited[Around]:
+def defer(given: Suited[Around], sums: Mapping[str, ir.Apply]) -> Suited[Around]:
     """Sum over the loop first, elementwise, and within the tile once, after it.
 
         t = sum x over(k)         s_tile = accumulate x
@@ -849,8 +761,8 @@ def defer(given: Suited[Around], sums: Mapping[str, Apply]) -> Suited[Around]:
     gone = {s.result for s in sums.values()}
     known = dict(given.types)
 
-    def deferred(node: BlockNode) -> Iterable[BlockNode]:
-        if isinstance(node, Accumulate) and node.result in sums:
+    def deferred(node: ir.BlockNode) -> Iterable[ir.BlockNode]:
+        if isinstance(node, ir.Accumulate) and node.result in sums:
             summed = sums[node.result]
             tile = free_name(f"{node.result}_tile", given.types)
             operand = given.types[summed.values[0]]
@@ -858,20 +770,20 @@ def defer(given: Suited[Around], sums: Mapping[str, Apply]) -> Suited[Around]:
             known[tile] = operand if whole else operand.with_dtype(f32)
             yield replace(node, operand=summed.values[0], result=tile)
             yield replace(summed, operands=(tile,), result=node.result)
-        elif isinstance(node, BlockStore) or node.result not in gone:
+        elif isinstance(node, ir.Store) or node.result not in gone:
             yield node
 
     block, around = map_nodes(given.block, deferred), given.around
     types = {n.result: known[n.result] for n in block.made}
-    pieces = Pieces(block, types, around.extents, around.most)
+    pieces = tp.Pieces(block, types, around.extents, around.most)
     return Suited(block, around, types, pieces, given.under)
 
 
-def _reduction(block: BlockGraph, value: str) -> Apply | None:
+def _reduction(block: ir.BlockGraph, value: str) -> ir.Apply | None:
     """The sum that computes `value` in the loop's body."""
     node = makers(block)[value]
-    body = stages_of(block)[value] == "body"
-    if not isinstance(node, Apply) or not body:
+    body = ir.stages_of(block)[value] == "body"
+    if not isinstance(node, ir.Apply) or not body:
         return None
     is_sum = node.op.kind is Kind.REDUCTION and node.op.term is Term.SUM
     return node if is_sum else None
@@ -908,10 +820,10 @@ class ProductAxes:
     """
 
     left: int
-    batch: Order
-    rows: Order
-    columns: Order
-    over: Order
+    batch: tp.Order
+    rows: tp.Order
+    columns: tp.Order
+    over: tp.Order
 
     @property
     def is_matrix(self) -> bool:
@@ -925,12 +837,12 @@ class ProductAxes:
         return self.is_matrix and all(len(group) <= 1 for group in groups)
 
     @property
-    def result(self) -> Order:
+    def result(self) -> tp.Order:
         """Axes of the result."""
         return self.batch + self.rows + self.columns
 
     @property
-    def operands(self) -> tuple[Order, Order]:
+    def operands(self) -> tuple[tp.Order, tp.Order]:
         """Axes of the left and of the right operand."""
         return self.batch + self.rows + self.over, self.batch + self.over + self.columns
 
@@ -939,15 +851,15 @@ class ProductAxes:
 class _Wish:
     """An order that a consumer would like; a matrix product insists."""
 
-    order: Order
+    order: tp.Order
     strong: bool
 
 
-def is_read(node: BlockNode, block: BlockGraph) -> bool:
+def is_read(node: ir.BlockNode, block: ir.BlockGraph) -> bool:
     """Whether a node's tile is read of memory, as it is: a load, or a gather of one."""
-    if isinstance(node, BlockLoad):
+    if isinstance(node, ir.Load):
         return node.result not in block.gathered
-    return isinstance(node, Apply) and node.op.kind is Kind.GATHER
+    return isinstance(node, ir.Apply) and node.op.kind is Kind.GATHER
 
 
 class Layout:
@@ -960,24 +872,26 @@ class Layout:
     """
 
     def __init__(
-        self, block: BlockGraph, types: Mapping[str, TensorType], sizes: Sizes
+        self, block: ir.BlockGraph, types: Mapping[str, TensorType], sizes: tp.Sizes
     ) -> None:
         self._block = block
         self._types = types
         self._sizes = sizes
-        self._axes: dict[str, Order] = {}
+        self._axes: dict[str, tp.Order] = {}
         self._wishes: dict[str, _Wish] = {}
         self._register_wishes: dict[str, _Wish] = {}
-        self.orders: dict[str, Order] = {}
-        self.register_orders: dict[str, Order] = {}
+        self.orders: dict[str, tp.Order] = {}
+        self.register_orders: dict[str, tp.Order] = {}
         self.products: dict[str, ProductAxes] = {}
         self._left: dict[str, str] = {}
-        self._asynchronous: dict[str, Number] = {}
+        self._asynchronous: dict[str, tp.Number] = {}
         self._batches: dict[str, frozenset[Dim]] = {}
         read = [n for n in block.made if is_read(n, block)]
         self._loads = {n.result for n in read}
         # What comes of memory by no arithmetic: loads, and lanes of them.
-        self._plain = self._loads | {n.result for n in block.applies if n.op is SLICE}
+        self._plain = self._loads | {
+            n.result for n in block.applies if n.op is table.SLICE
+        }
         for node in reversed(block.nodes):
             self._backward(node)
         for node in block.nodes:
@@ -994,17 +908,17 @@ class Layout:
         dtype = self._types[value].dtype
         return dtype.itemsize == 1 and dtype is not boolean
 
-    def axes(self, value: str) -> Order:
+    def axes(self, value: str) -> tp.Order:
         """The axes of a value's tile, in the order of its type."""
         if value not in self._axes:
             self._axes[value] = self._sizes.axes(self._types[value].dims)
         return self._axes[value]
 
-    def order_of_load(self, value: str) -> Order:
+    def order_of_load(self, value: str) -> tp.Order:
         """The axes of the one copy of a load that needs no second one."""
         return self.register_orders.get(value) or self.orders[value]
 
-    def is_asynchronous(self, value: str) -> Number:
+    def is_asynchronous(self, value: str) -> tp.Number:
         """Whether a product may be one whose tiles the matrix unit reads by itself.
 
         On some architecture it does, for whole groups of warps, from
@@ -1014,40 +928,42 @@ class Layout:
             exact = self._types[self._left[value]].dtype is f32
             fits = not exact or self._block.schedule.allow_tf32
             tall = self._has_rows(self.products[value], ASYNCHRONOUS_ROWS)
-            self._asynchronous[value] = all_of([fits, tall, self._has_groups])
+            self._asynchronous[value] = tp.all_of([fits, tall, self._has_groups])
         return self._asynchronous[value]
 
-    def _has_rows(self, product: ProductAxes, count: int) -> Number:
+    def _has_rows(self, product: ProductAxes, count: int) -> tp.Number:
         """Whether a matrix product has so many rows, and no batch."""
         if not product.is_matrix:
             return False
-        tall = fold("ge", self.lanes(product.rows), count)
-        return all_of([tall, opposite(fold("gt", self.lanes(product.batch), 1))])
+        tall = tp.fold("ge", self.lanes(product.rows), count)
+        return tp.all_of(
+            [tall, tp.opposite(tp.fold("gt", self.lanes(product.batch), 1))]
+        )
 
     @cached_property
-    def _has_groups(self) -> Number:
+    def _has_groups(self) -> tp.Number:
         """Whether `warps` are whole groups of warps."""
         each = ROWS_OUTSIDE_LOOPS if self._block.loop is None else ROWS_OF_A_WARP
         rows = max(each * WARPS_OF_A_GROUP, ASYNCHRONOUS_ROWS)
         many = [self._has_rows(product, rows) for product in self.products.values()]
-        return any_of([fold("ge", self._sizes.warps, WARPS_OF_A_GROUP), *many])
+        return tp.any_of([tp.fold("ge", self._sizes.warps, WARPS_OF_A_GROUP), *many])
 
     @cached_property
-    def warps(self) -> Number:
+    def warps(self) -> tp.Number:
         """Warps of a block: the schedule's, or enough for the rows of every product."""
         rows = [
-            either(self._has_rows(p, ASYNCHRONOUS_ROWS), self.lanes(p.rows), 0)
+            tp.either(self._has_rows(p, ASYNCHRONOUS_ROWS), self.lanes(p.rows), 0)
             for p in self.products.values()
         ]
-        most = greatest(0, *rows)
-        needed = least(MOST_WARPS, fold("div", most, ROWS_OF_A_WARP))
+        most = tp.greatest(0, *rows)
+        needed = tp.least(MOST_WARPS, tp.fold("div", most, ROWS_OF_A_WARP))
         if self._block.loop is None:
-            outside = fold("div", most, ROWS_OUTSIDE_LOOPS)
-            needed = greatest(needed, least(WARPS_OUTSIDE_LOOPS, outside))
-        return greatest(self._sizes.warps, needed)
+            outside = tp.fold("div", most, ROWS_OUTSIDE_LOOPS)
+            needed = tp.greatest(needed, tp.least(WARPS_OUTSIDE_LOOPS, outside))
+        return tp.greatest(self._sizes.warps, needed)
 
     @cached_property
-    def _made(self) -> Mapping[str, ValueNode]:
+    def _made(self) -> Mapping[str, ir.ValueNode]:
         """What makes each value."""
         return makers(self._block)
 
@@ -1060,26 +976,26 @@ class Layout:
         if value not in self._batches:
             node = self._made[value]
             match node:
-                case Apply() if node.op.kind is Kind.CONTRACTION:
+                case ir.Apply() if node.op.kind is Kind.CONTRACTION:
                     product = self.products[value]
                     alone = product.is_matrix and len(product.batch) == 1
                     found = frozenset(product.batch if alone else ())
-                case Apply() if node.op.kind is Kind.ELEMENTWISE:
+                case ir.Apply() if node.op.kind is Kind.ELEMENTWISE:
                     found = frozenset[Dim]().union(*map(self.batches, node.values))
-                case Accumulate():
+                case ir.Accumulate():
                     found = self.batches(node.operand)
-                case Apply() if node.op is CONCAT:
+                case ir.Apply() if node.op is table.CONCAT:
                     found = self.batches(node.values[0])
                 case _:
                     found = frozenset[Dim]()
             self._batches[value] = found
         return self._batches[value]
 
-    def lanes(self, axes: Order) -> Number:
+    def lanes(self, axes: tp.Order) -> tp.Number:
         """How many lanes some axes have together."""
-        found: Number = 1
+        found: tp.Number = 1
         for dim in axes:
-            found = fold("mul", found, self._sizes.lanes(dim))
+            found = tp.fold("mul", found, self._sizes.lanes(dim))
         return found
 
     def _wish(self, value: str, order: Sequence[Dim], *, strong: bool) -> None:
@@ -1099,16 +1015,16 @@ class Layout:
 
     # -- Backwards -----------------------------------------------------------------
 
-    def _backward(self, node: BlockNode) -> None:
+    def _backward(self, node: ir.BlockNode) -> None:
         match node:
-            case BlockLoad():
+            case ir.Load():
                 pass
-            case BlockStore():
+            case ir.Store():
                 dims = [d for axis in node.axes for d in axis]
                 self._wish(node.operand, dims, strong=False)
-            case Accumulate() | RunningMax():
+            case ir.Accumulate() | ir.RunningMax():
                 self._pass_on(node.result, node.operand)
-            case Apply():
+            case ir.Apply():
                 if node.op.kind is Kind.CONTRACTION:
                     self._plan_product(node)
                     return
@@ -1121,7 +1037,7 @@ class Layout:
         if wish is not None:
             self._wish(operand, wish.order, strong=wish.strong)
 
-    def _plan_product(self, node: Apply) -> None:
+    def _plan_product(self, node: ir.Apply) -> None:
         sides = [self.axes(v) for v in node.values]
         if len(sides) == 1:
             sides *= 2
@@ -1132,7 +1048,7 @@ class Layout:
         shared = [d for d in sides[left] if d in sides[right]]
         order = list(wish.order) if wish else []
 
-        def wished(dims: list[Dim]) -> Order:
+        def wished(dims: list[Dim]) -> tp.Order:
             return tuple(
                 sorted(dims, key=lambda d: order.index(d) if d in order else -1)
             )
@@ -1154,7 +1070,7 @@ class Layout:
             self._wish(value, axes, strong=product.is_matrix)
 
     def _left_operand(
-        self, node: Apply, alone: list[list[Dim]], wish: _Wish | None
+        self, node: ir.Apply, alone: list[list[Dim]], wish: _Wish | None
     ) -> int:
         """The operand that has the rows of the product.
 
@@ -1180,17 +1096,17 @@ class Layout:
 
     # -- Forwards ------------------------------------------------------------------
 
-    def _forward(self, node: BlockNode) -> None:
+    def _forward(self, node: ir.BlockNode) -> None:
         match node:
-            case BlockLoad() | BlockStore():
+            case ir.Load() | ir.Store():
                 pass
-            case Accumulate() | RunningMax():
+            case ir.Accumulate() | ir.RunningMax():
                 self.orders[node.result] = self._order_of(node.operand)
-            case Apply():
+            case ir.Apply():
                 if node.result not in self._loads:
                     self.orders[node.result] = self._apply_order(node)
 
-    def _order_of(self, value: str) -> Order:
+    def _order_of(self, value: str) -> tp.Order:
         """The order of an operand; a load that no one decided on decides now."""
         if value in self.orders:
             return self.orders[value]
@@ -1200,15 +1116,15 @@ class Layout:
         self.register_orders[value] = wish.order if wish else self.axes(value)
         return self.register_orders[value]
 
-    def _apply_order(self, node: Apply) -> Order:
+    def _apply_order(self, node: ir.Apply) -> tp.Order:
         if node.op.kind is Kind.CONTRACTION:
             return self.products[node.result].result
-        if node.op is CONCAT:
+        if node.op is table.CONCAT:
             axes, lane = self.axes(node.result), self._order_of(node.values[0])
             return (*lane, *(d for d in axes if d not in lane))
         if node.op.kind is not Kind.ELEMENTWISE:
             axes, (value, *_) = self.axes(node.result), node.values
-            wish = self._wishes.get(value) if node.op is SLICE else None
+            wish = self._wishes.get(value) if node.op is table.SLICE else None
             order = wish.order if wish and wish.strong else self._order_of(value)
             return tuple(d for d in order if d in axes)
         axes = self.axes(node.result)
@@ -1219,7 +1135,7 @@ class Layout:
                 self.register_orders[value] = tuple(d for d in order if d in own)
         return order
 
-    def _joint_order(self, node: Apply, axes: Order) -> Order:
+    def _joint_order(self, node: ir.Apply, axes: tp.Order) -> tp.Order:
         """The order of a computed operand with all axes, else the wished one."""
         decided = [self._decided(v) for v in node.values]
         for order in decided:
@@ -1231,7 +1147,7 @@ class Layout:
         merged = [d for order in decided if order for d in order]
         return tuple(dict.fromkeys([*merged, *axes]))
 
-    def _decided(self, value: str) -> Order | None:
+    def _decided(self, value: str) -> tp.Order | None:
         return self.orders.get(value) or self.register_orders.get(value)
 
     def _settle_load(self, value: str) -> None:
@@ -1265,34 +1181,34 @@ class Wiring:
         rounded: Products of which a row is subtracted that may be made of them.
     """
 
-    def __init__(self, block: BlockGraph, layout: Layout) -> None:
+    def __init__(self, block: ir.BlockGraph, layout: Layout) -> None:
         self._block = block
         self._layout = layout
-        self.stages: Mapping[str, Stage] = stages_of(block)
+        self.stages: Mapping[str, Stage] = ir.stages_of(block)
         self.users = users(block.nodes)
         self._makers = makers(block)
-        self._fused: dict[str, list[Apply]] = {}
+        self._fused: dict[str, list[ir.Apply]] = {}
         self._absorbed: set[str] = set()
         for node in block.nodes if block.loop is not None else ():
-            if isinstance(node, Accumulate) and node.adds:
+            if isinstance(node, ir.Accumulate) and node.adds:
                 self._find_fused(node)
 
-        self.shifted: dict[str, Apply] = {}
-        self.scaled: dict[str, Apply] = {}
+        self.shifted: dict[str, ir.Apply] = {}
+        self.scaled: dict[str, ir.Apply] = {}
         self.rounded: set[str] = set()
         for node in block.applies:
-            if node.op is SUB:
+            if node.op is table.SUB:
                 self._find_rounded(node)
-            if node.op is EXP:
+            if node.op is table.EXP:
                 self._find_shift(node)
                 self._find_scale(node)
 
-    def _find_shift(self, node: Apply) -> None:
+    def _find_shift(self, node: ir.Apply) -> None:
         """An exponential of a difference, whose subtrahend has fewer dims."""
         maker = self._makers[node.values[0]]
         if (
-            isinstance(maker, Apply)
-            and maker.op is SUB
+            isinstance(maker, ir.Apply)
+            and maker.op is table.SUB
             and len(maker.values) == 2
             and len(self.users[maker.result]) == 1
         ):
@@ -1301,7 +1217,7 @@ class Wiring:
                 self.shifted[node.result] = maker
                 self._absorbed.add(maker.result)
 
-    def _find_scale(self, node: Apply) -> None:
+    def _find_scale(self, node: ir.Apply) -> None:
         """An exponential of a product with a constant that may take another factor.
 
         A row may not: where its numbers are large, it would overflow before the tile's
@@ -1309,26 +1225,30 @@ class Wiring:
         """
         maker = self._makers[node.values[0]]
         if (
-            isinstance(maker, Apply)
-            and maker.op is MUL
+            isinstance(maker, ir.Apply)
+            and maker.op is table.MUL
             and len(self.users[maker.result]) == 1
             and any(map(_is_moderate, maker.operands))
         ):
             self.scaled[node.result] = maker
             self._absorbed.add(maker.result)
 
-    def _find_rounded(self, node: Apply) -> None:
+    def _find_rounded(self, node: ir.Apply) -> None:
         """A product from which something with fewer dims is subtracted."""
         whole, row = node.operands
         maker = self._makers[whole] if isinstance(whole, str) else None
-        if isinstance(maker, Apply) and maker.op is MUL and isinstance(row, str):
+        if (
+            isinstance(maker, ir.Apply)
+            and maker.op is table.MUL
+            and isinstance(row, str)
+        ):
             axes, fewer = map(self._layout.axes, (maker.result, row))
             if self._layout.is_integer(maker.result):
                 return
             if len(fewer) < len(axes) or self.is_shift(row):
                 self.rounded.add(maker.result)
 
-    def is_needless(self, cast: Apply) -> bool:
+    def is_needless(self, cast: ir.Apply) -> bool:
         """Whether a cast changes no number and is there for the matrix unit alone.
 
         Products that are summed in registers take f32, in which numbers of 8 bits are
@@ -1336,10 +1256,10 @@ class Wiring:
         """
         (operand,) = cast.values
         maker = self._makers[operand]
-        if isinstance(maker, Apply) and maker.op.gives is f32:
+        if isinstance(maker, ir.Apply) and maker.op.gives is f32:
             (operand,) = maker.values
         return self._layout.is_of_bytes(operand) and all(
-            isinstance(user, Apply)
+            isinstance(user, ir.Apply)
             and user.op.kind is Kind.CONTRACTION
             and not self._layout.products[user.result].is_matrix
             for user in self.users[cast.result]
@@ -1348,19 +1268,19 @@ class Wiring:
     def is_joined(self, value: str) -> bool:
         """Whether a value is concatenated over the loop."""
         return self._block.loop is not None and any(
-            isinstance(n, Accumulate) and n.result == value and n.kind == JOINED
+            isinstance(n, ir.Accumulate) and n.result == value and n.kind == ir.JOINED
             for n in self._block.nodes
         )
 
-    def fused_into(self, node: Accumulate) -> list[Apply]:
+    def fused_into(self, node: ir.Accumulate) -> list[ir.Apply]:
         """The products that are added to this accumulator in place."""
         return self._fused.get(node.result, [])
 
-    def is_fused(self, node: Apply) -> bool:
+    def is_fused(self, node: ir.Apply) -> bool:
         """Whether the statement of another node computes what this operator says."""
         return node.result in self._absorbed
 
-    def _find_fused(self, node: Accumulate) -> None:
+    def _find_fused(self, node: ir.Accumulate) -> None:
         """A product, or a sum of products, whose only reader is an accumulator."""
         absorbed: set[str] = set()
         order = self._layout.orders[node.result]
@@ -1370,11 +1290,11 @@ class Wiring:
             self._absorbed |= absorbed
 
     def _products_of(
-        self, value: str, order: Order, absorbed: set[str]
-    ) -> list[Apply] | None:
+        self, value: str, order: tp.Order, absorbed: set[str]
+    ) -> list[ir.Apply] | None:
         maker = self._makers[value]
         single = len(self.users[value]) == 1 and self.stages[value] == "body"
-        if not single or not isinstance(maker, Apply):
+        if not single or not isinstance(maker, ir.Apply):
             return None
         absorbed.add(value)
         if maker.op.kind is Kind.CONTRACTION:
@@ -1386,7 +1306,7 @@ class Wiring:
         parts = [p for p in found if p is not None]
         return parts[0] + parts[1] if len(parts) == 2 else None
 
-    def is_loaded_twice(self, node: BlockLoad | Apply) -> Number:
+    def is_loaded_twice(self, node: ir.Load | ir.Apply) -> tp.Number:
         """Whether registers get their own copy of a tile that a product reads.
 
         A large product that the matrix unit runs by itself reads its tile while the
@@ -1401,35 +1321,37 @@ class Wiring:
         if not products:
             return False
         beside = len(products) < len(self.users[node.result])
-        apart = opposite(all_of(map(self.ends_in_iteration, products)))
-        return all_of([apart, any_of([beside, self._mixes_products(node.result)])])
+        apart = tp.opposite(tp.all_of(map(self.ends_in_iteration, products)))
+        return tp.all_of(
+            [apart, tp.any_of([beside, self._mixes_products(node.result)])]
+        )
 
-    def ends_in_iteration(self, product: Apply) -> Number:
+    def ends_in_iteration(self, product: ir.Apply) -> tp.Number:
         """Whether a product is read by the matrix unit, and awaited in the body."""
         if product.result in self._absorbed:
             return False
         return self._layout.is_asynchronous(product.result)
 
-    def _mixes_products(self, value: str) -> Number:
+    def _mixes_products(self, value: str) -> tp.Number:
         """Whether products that read a value asynchronously and others share it."""
         alone = [
             self._layout.is_asynchronous(p.result) for p in self.products_of(value)
         ]
-        return all_of([any_of(alone), opposite(all_of(alone))])
+        return tp.all_of([tp.any_of(alone), tp.opposite(tp.all_of(alone))])
 
-    def reads_again(self, product: Apply, value: str) -> Number:
+    def reads_again(self, product: ir.Apply, value: str) -> tp.Number:
         """Whether a product reads the copy of a tile that is meant for registers."""
         if not self._layout.products[product.result].is_matrix:
             return True
-        synchronous = opposite(self._layout.is_asynchronous(product.result))
-        return all_of([synchronous, self._mixes_products(value)])
+        synchronous = tp.opposite(self._layout.is_asynchronous(product.result))
+        return tp.all_of([synchronous, self._mixes_products(value)])
 
-    def products_of(self, value: str) -> list[Apply]:
+    def products_of(self, value: str) -> list[ir.Apply]:
         """The matrix products that read a value."""
         return [
             u
             for u in self.users[value]
-            if isinstance(u, Apply)
+            if isinstance(u, ir.Apply)
             and u.op.kind is Kind.CONTRACTION
             and self._layout.products[u.result].is_matrix
         ]
@@ -1438,12 +1360,12 @@ class Wiring:
         """Whether it is what exponents are shifted by."""
         return shift_row(self._makers, value) is not None
 
-    def shift_in(self, node: Apply) -> tuple[int, Operator] | None:
+    def shift_in(self, node: ir.Apply) -> tuple[int, Operator] | None:
         """Which operand of a subtraction is a shift that may be infinite, and its row.
 
         A shift of which another one is subtracted is none of exponents.
         """
-        if node.op is not SUB:
+        if node.op is not table.SUB:
             return None
         for at in (1, 0):
             shift = node.operands[at]
@@ -1454,10 +1376,10 @@ class Wiring:
 
     def may_be_infinite(self, shift: str) -> bool:
         """Whether a shift may be infinite; a running maximum sees to that itself."""
-        return not isinstance(self._makers[shift], RunningMax)
+        return not isinstance(self._makers[shift], ir.RunningMax)
 
 
-def _is_moderate(operand: Operand) -> bool:
+def _is_moderate(operand: ir.Operand) -> bool:
     """Whether it is a constant that no usual factor takes out of the range of f32."""
     if isinstance(operand, str):
         return False
@@ -1490,7 +1412,7 @@ class Picked:
     """
 
     index: str
-    known: Known = "no"
+    known: tp.Known = "no"
     under: str | None = None
     holds: bool = True
 
@@ -1504,15 +1426,15 @@ def picked(given: Suited[Any]) -> Mapping[str, Picked]:
     return {node.result: looking.at(node) for node in gathers}
 
 
-def unread(block: BlockGraph, gathers: Mapping[str, Picked]) -> frozenset[str]:
+def unread(block: ir.BlockGraph, gathers: Mapping[str, Picked]) -> frozenset[str]:
     """Values of which nothing is made: gathers are loaded at others in their place."""
     alive = {s.value for s in block.settled}
     for node in reversed(block.nodes):
-        if isinstance(node, Apply) and node.result in gathers:
+        if isinstance(node, ir.Apply) and node.result in gathers:
             how = gathers[node.result]
             alive.update((node.values[0], how.index))
             alive.update(() if how.under is None else (how.under,))
-        elif not isinstance(node, Apply) or node.result in alive:
+        elif not isinstance(node, ir.Apply) or node.result in alive:
             alive.update(operands_of(node))
     made = (n.result for n in block.applies if n.result not in gathers)
     return frozenset(made) - alive
@@ -1521,16 +1443,16 @@ def unread(block: BlockGraph, gathers: Mapping[str, Picked]) -> frozenset[str]:
 class _Looking:
     def __init__(self, given: Suited[Any]) -> None:
         block, around = given.block, given.around
-        self._made: Mapping[str, ValueNode] = makers(block)
+        self._made: Mapping[str, ir.ValueNode] = makers(block)
         self._place = {n.result: at for at, n in enumerate(block.nodes)}
-        self._users: Mapping[str, list[BlockNode]] = users(block.nodes)
+        self._users: Mapping[str, list[ir.BlockNode]] = users(block.nodes)
         self._types, self._under = given.types, given.under
         self._outer: Mapping[str, TensorType] = around.types
         self._extents: Mapping[str, int | None] = around.extents
         self._settled = {s.value for s in block.settled}
         self._values: dict[str, Values | None] = {}
 
-    def at(self, node: Apply) -> Picked:
+    def at(self, node: ir.Apply) -> Picked:
         """How one gather is loaded."""
         index, dim = node.values[1], str(node.attr("dim"))
         size, values = self._extents.get(dim), self._of(index)
@@ -1551,7 +1473,7 @@ class _Looking:
         row = len(steps) > 0 and breaks * FEW_BREAKS <= len(steps)
         return Picked(index, "in_row" if row else "apart", under, holds)
 
-    def _bounded(self, node: Apply, size: int | None) -> Picked:
+    def _bounded(self, node: ir.Apply, size: int | None) -> Picked:
         """How a gather is loaded whose positions are not looked at one by one.
 
         As those of windows, which have several dims: that they are inside may follow
@@ -1578,14 +1500,14 @@ class _Looking:
     def _all_true(self, condition: str) -> frozenset[str]:
         """The truth values of which one is the product: where it is true, all are."""
         node = self._made[condition]
-        if not isinstance(node, Apply) or node.op is not MUL:
+        if not isinstance(node, ir.Apply) or node.op is not table.MUL:
             return frozenset((condition,))
         return frozenset[str]().union(*map(self._all_true, node.values))
 
     def _taken(self, index: str, true: AbstractSet[str]) -> str:
         """What is chosen of where some truth values are true, in an index's place."""
         node = self._made[index]
-        if isinstance(node, Apply) and node.op is WHERE:
+        if isinstance(node, ir.Apply) and node.op is table.WHERE:
             condition, first, _ = node.operands
             known = isinstance(condition, str) and self._all_true(condition) <= true
             if known and isinstance(first, str):
@@ -1597,10 +1519,13 @@ class _Looking:
         found: dict[str, Span] = {}
         for name in true:
             node = self._made[name]
-            if not isinstance(node, Apply) or node.op not in (LESS, LESS_EQUAL):
+            if not isinstance(node, ir.Apply) or node.op not in (
+                table.LESS,
+                table.LESS_EQUAL,
+            ):
                 continue
-            (small, large), strict = node.operands, node.op is LESS
-            least, most = (integer_of(o, self._extents) for o in (small, large))
+            (small, large), strict = node.operands, node.op is table.LESS
+            least, most = (ir.integer_of(o, self._extents) for o in (small, large))
             if isinstance(small, str) and most is not None:
                 low, high = found.get(small, (-MOST, MOST))
                 found[small] = low, min(high, most - strict)
@@ -1614,7 +1539,7 @@ class _Looking:
         node = self._made[value]
         if self._types[value].dtype != i64:
             return None
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             parts = {v: self._between(v, held) for v in node.values}
             known = {v: span for v, span in parts.items() if span is not None}
             own = _span(node, known, self._outer, self._extents)
@@ -1643,13 +1568,15 @@ class _Looking:
         extent = self._extents.get(kind.names[0])
         if extent is None or extent > LONGEST:
             return None
-        if isinstance(node, BlockLoad):
+        if isinstance(node, ir.Load):
             counts = self._outer[node.source].space is MemorySpace.NOWHERE
             return (
-                np.arange(extent) if counts and len(dims_of(node.axes)) == 1 else None
+                np.arange(extent)
+                if counts and len(ir.dims_of(node.axes)) == 1
+                else None
             )
         exact = kind.dtype in (i64, boolean)
-        if not isinstance(node, Apply) or not exact:
+        if not isinstance(node, ir.Apply) or not exact:
             return None
         if node.op.kind is not Kind.ELEMENTWISE:
             return None
@@ -1669,7 +1596,7 @@ class _Looking:
 
     def _number(self, constant: Scalar) -> Values | None:
         """A constant, if it is an integer."""
-        number = integer_of(constant, self._extents)
+        number = ir.integer_of(constant, self._extents)
         return None if number is None else np.asarray(number)
 
     # -- Where elements matter -----------------------------------------------------
@@ -1685,19 +1612,19 @@ class _Looking:
                 break
         return found
 
-    def _through(self, user: BlockNode, value: str, dim: str) -> Lanes:
+    def _through(self, user: ir.BlockNode, value: str, dim: str) -> Lanes:
         """The same of what one node makes of the value."""
         extent = self._extents[dim]
         assert extent is not None
         whole = np.ones(extent, np.bool_)
-        if not isinstance(user, Apply):
+        if not isinstance(user, ir.Apply):
             return whole
-        if user.op.kind is not Kind.ELEMENTWISE and user.op is not CAST:
+        if user.op.kind is not Kind.ELEMENTWISE and user.op is not table.CAST:
             return whole
         if dim not in self._types[user.result].names:
             return whole
         below = self._needed(user.result, dim)
-        if user.op is not WHERE or user.operands.count(value) != 1:
+        if user.op is not table.WHERE or user.operands.count(value) != 1:
             return below
         chosen = user.operands[0]
         holds = self._of(chosen) if isinstance(chosen, str) else None
@@ -1707,7 +1634,7 @@ class _Looking:
         return below & (taken if user.operands[1] == value else ~taken)
 
     def _condition(
-        self, needed: Lanes, dim: str, node: Apply
+        self, needed: Lanes, dim: str, node: ir.Apply
     ) -> tuple[str | None, bool]:
         """A truth value ahead of a gather that tells where its elements matter."""
         if needed.all():
@@ -1726,24 +1653,24 @@ class _Looking:
                     return name, side
         return None, True
 
-    def _chosen_by(self, node: Apply) -> tuple[str | None, bool]:
+    def _chosen_by(self, node: ir.Apply) -> tuple[str | None, bool]:
         """A truth value that is data, ahead of a gather, under which alone it is read.
 
         Of new rows of a cache few lanes are taken; the others are not loaded.
         """
         value, readers = node.result, self._users.get(node.result, [])
-        while len(readers) == 1 and isinstance(user := readers[0], Apply):
-            if user.op is WHERE and user.operands.count(value) == 1:
+        while len(readers) == 1 and isinstance(user := readers[0], ir.Apply):
+            if user.op is table.WHERE and user.operands.count(value) == 1:
                 chosen = user.operands[0]
                 ahead = isinstance(chosen, str) and self._is_ahead(chosen, node)
                 if ahead and chosen != value:
                     return str(chosen), user.operands[1] == value
-            if user.op.kind is not Kind.ELEMENTWISE and user.op is not CAST:
+            if user.op.kind is not Kind.ELEMENTWISE and user.op is not table.CAST:
                 break
             value, readers = user.result, self._users.get(user.result, [])
         return None, True
 
-    def _is_ahead(self, chosen: str, node: Apply) -> bool:
+    def _is_ahead(self, chosen: str, node: ir.Apply) -> bool:
         """Whether lanes of a truth value are known where a gather is loaded."""
         if chosen in self._settled or chosen not in self._types:
             return False
@@ -1755,7 +1682,7 @@ class _Looking:
         """What is chosen of at all positions that matter, in an index's place."""
         node, values = self._made[index], self._of(index)
         assert values is not None
-        if isinstance(node, Apply) and node.op is WHERE:
+        if isinstance(node, ir.Apply) and node.op is table.WHERE:
             for branch in node.operands[1:]:
                 other = self._of(branch) if isinstance(branch, str) else None
                 if other is None or self._types[str(branch)].names != (
@@ -1771,8 +1698,8 @@ class _Looking:
 
 
 def without_certain(
-    block: BlockGraph, types: Mapping[str, TensorType], around: Outer
-) -> BlockGraph:
+    block: ir.BlockGraph, types: Mapping[str, TensorType], around: tp.Outer
+) -> ir.BlockGraph:
     """The block without conditions of positions that hold wherever elements are read.
 
     As those of windows without padding, of which none is outside:
@@ -1790,22 +1717,22 @@ def without_certain(
     if not certain.names:
         return block
     kept = {s.value for s in block.settled}
-    found: list[BlockNode] = []
+    found: list[ir.BlockNode] = []
     for node in reversed(nodes):
-        if not isinstance(node, Apply | BlockLoad) or node.result in kept:
+        if not isinstance(node, ir.Apply | ir.Load) or node.result in kept:
             found.append(node)
             kept.update(operands_of(node))
     return replace(block, nodes=tuple(reversed(found)))
 
 
-def certain_of(graph: KernelGraph) -> frozenset[str]:
+def certain_of(graph: ir.KernelGraph) -> frozenset[str]:
     """What `without_certain` leaves out of the blocks of a graph at its extents."""
     picking = [
         b for b in graph.blocks if any(n.op.kind is Kind.GATHER for n in b.applies)
     ]
     if not picking:
         return frozenset()
-    around, found = outer_of(graph), set[str]()
+    around, found = tp.outer_of(graph), set[str]()
     for block in picking:
         certain = _Certain(block, block_types(block, around.types), around)
         certain.nodes()
@@ -1817,50 +1744,50 @@ class _Certain:
     """Which truth values are true at all positions, and what is read in whose place."""
 
     def __init__(
-        self, block: BlockGraph, types: Mapping[str, TensorType], around: Outer
+        self, block: ir.BlockGraph, types: Mapping[str, TensorType], around: tp.Outer
     ) -> None:
         self.names: dict[str, str] = {}
         self._block, self._types, self._around = block, types, around
-        self._users: Mapping[str, list[BlockNode]] = users(block.nodes)
+        self._users: Mapping[str, list[ir.BlockNode]] = users(block.nodes)
         self._settled = {s.value for s in block.settled}
         self._spans: dict[str, Span] = {}
         self._true: set[str] = set()
 
-    def nodes(self) -> list[BlockNode]:
+    def nodes(self) -> list[ir.BlockNode]:
         """The nodes of the block without those in whose place others are read."""
         return [n for n in map(self._node, self._block.nodes) if n is not None]
 
-    def _node(self, node: BlockNode) -> BlockNode | None:
+    def _node(self, node: ir.BlockNode) -> ir.BlockNode | None:
         """The node as it reads others; None where another is read in its place."""
         node = with_operands(node, self.names)
-        if not isinstance(node, BlockLoad | Apply) or node.result in self._settled:
+        if not isinstance(node, ir.Load | ir.Apply) or node.result in self._settled:
             return node
         if self._types[node.result].dtype == boolean:
             return self._truth(node)
-        if isinstance(node, Apply) and node.op is WHERE:
+        if isinstance(node, ir.Apply) and node.op is table.WHERE:
             condition, first, _ = node.operands
             if condition in self._true and isinstance(first, str):
                 return self._as(first, node)
         span = _span(node, self._spans, self._around.types, self._around.extents)
         if span is not None:
-            inside = isinstance(node, BlockLoad)
+            inside = isinstance(node, ir.Load)
             # Lanes outside are not read.
             self._spans[node.result] = (0, span[1] // 2 - 1) if inside else span
         return node
 
-    def _truth(self, node: BlockLoad | Apply) -> BlockNode | None:
+    def _truth(self, node: ir.Load | ir.Apply) -> ir.BlockNode | None:
         """The same of a truth value."""
-        if not isinstance(node, Apply):
+        if not isinstance(node, ir.Apply):
             return node
-        if node.op in (LESS, LESS_EQUAL):
+        if node.op in (table.LESS, table.LESS_EQUAL):
             parts = [
                 _operand(o, self._spans, self._around.extents) for o in node.operands
             ]
             if parts[0] is not None and parts[1] is not None:
-                strict = node.op is LESS
+                strict = node.op is table.LESS
                 if parts[0][1] + strict <= parts[1][0]:
                     self._true.add(node.result)
-        elif node.op is MUL:
+        elif node.op is table.MUL:
             others = [v for v in node.values if v not in self._true]
             if not others:
                 self._true.add(node.result)
@@ -1868,11 +1795,11 @@ class _Certain:
                 return self._as(others[0], node)
         return node
 
-    def _as(self, other: str, node: Apply) -> BlockNode | None:
+    def _as(self, other: str, node: ir.Apply) -> ir.BlockNode | None:
         """A node whose readers can read another value; itself where they cannot."""
         kind, own = self._types[other], self._types[node.result]
         spread = all(
-            isinstance(u, Apply) and u.op.kind is Kind.ELEMENTWISE
+            isinstance(u, ir.Apply) and u.op.kind is Kind.ELEMENTWISE
             for u in self._users.get(node.result, [])
         )
         alike = {*kind.names} == {*own.names} or spread
@@ -1886,8 +1813,8 @@ class _Certain:
 
 
 def with_hidden(
-    block: BlockGraph, types: Mapping[str, TensorType]
-) -> tuple[BlockGraph, Mapping[str, str]]:
+    block: ir.BlockGraph, types: Mapping[str, TensorType]
+) -> tuple[ir.BlockGraph, Mapping[str, str]]:
     """The block whose gathers read 0 themselves where all that is made of them is 0.
 
         g = gather x, at dim(w)
@@ -1895,30 +1822,32 @@ def with_hidden(
 
     So a product reads what was loaded, as it lies.  Also the truth values, by gathers.
     """
-    hiding: dict[str, Apply] = {}
+    hiding: dict[str, ir.Apply] = {}
     if any(n.op.kind is Kind.GATHER for n in block.applies):
         hiding = _hiding(block, types)
     under = {n.result: n.values[0] for n in hiding.values()}
-    found: list[BlockNode] = []
+    found: list[ir.BlockNode] = []
     for node in block.nodes:
-        if isinstance(node, Apply) and node.result in hiding:
+        if isinstance(node, ir.Apply) and node.result in hiding:
             found.append(replace(node, result=hiding[node.result].result))
-        elif not isinstance(node, Apply) or node.result not in under:
+        elif not isinstance(node, ir.Apply) or node.result not in under:
             found.append(node)
     return (replace(block, nodes=tuple(found)) if under else block), under
 
 
-def _hiding(block: BlockGraph, types: Mapping[str, TensorType]) -> dict[str, Apply]:
+def _hiding(
+    block: ir.BlockGraph, types: Mapping[str, TensorType]
+) -> dict[str, ir.Apply]:
     """By gathers what alone reads them, and has 0 in the place of some elements."""
     place = {n.result: at for at, n in enumerate(block.nodes)}
     made, readers = makers(block), users(block.nodes)
-    found: dict[str, Apply] = {}
+    found: dict[str, ir.Apply] = {}
     for node in block.applies:
-        if node.op is not WHERE or node.operands[2] != scalar(0):
+        if node.op is not table.WHERE or node.operands[2] != scalar(0):
             continue
         condition, chosen, _ = node.operands
         gather = made.get(str(chosen))
-        if not isinstance(gather, Apply) or gather.op.kind is not Kind.GATHER:
+        if not isinstance(gather, ir.Apply) or gather.op.kind is not Kind.GATHER:
             continue
         several = len(types[gather.values[1]].names) > 1
         alone = len(readers[gather.result]) == 1 and several
@@ -1941,7 +1870,7 @@ Span = tuple[int, int]
 
 
 def narrow(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     types: Mapping[str, TensorType],
     outer: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
@@ -1977,34 +1906,34 @@ def narrow(
 
 
 def _span(
-    node: ValueNode,
+    node: ir.ValueNode,
     spans: Mapping[str, Span],
     outer: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
 ) -> Span | None:
     """Between what the results of a node lie; None where that is not known."""
-    if isinstance(node, BlockLoad):
+    if isinstance(node, ir.Load):
         kind = outer[node.source]
         known = [extents.get(name) for name in kind.names]
         if kind.space is not MemorySpace.NOWHERE or None in known:
             return None
         # Lanes outside count on, up to less than twice as far.
         return 0, 2 * prod(e or 0 for e in known)
-    if not isinstance(node, Apply):
+    if not isinstance(node, ir.Apply):
         return None
-    given = node.operands[1:] if node.op is WHERE else node.operands
+    given = node.operands[1:] if node.op is table.WHERE else node.operands
     parts = [_operand(o, spans, extents) for o in given]
     if len(parts) != 2 or parts[0] is None or parts[1] is None:
         return None
     (a, b), (c, d) = parts[0], parts[1]
-    if node.op is ADD:
+    if node.op is table.ADD:
         return a + c, b + d
-    if node.op is SUB:
+    if node.op is table.SUB:
         return a - d, b - c
-    if node.op is MUL:
+    if node.op is table.MUL:
         corners = a * c, a * d, b * c, b * d
         return min(corners), max(corners)
-    if node.op in (MAXIMUM, MINIMUM, WHERE):
+    if node.op in (table.MAXIMUM, table.MINIMUM, table.WHERE):
         return min(a, c), max(b, d)
     return _divided(node.op, (a, b), c) if 0 < c == d else None
 
@@ -2012,9 +1941,9 @@ def _span(
 def _divided(op: Operator, span: Span, by: int) -> Span | None:
     """`_span` of integers that are divided by a number above 0."""
     first, last = span
-    if op is FLOOR_DIVIDE:
+    if op is table.FLOOR_DIVIDE:
         return first // by, last // by
-    if op is REMAINDER:
+    if op is table.REMAINDER:
         return 0, min(last, by - 1) if first >= 0 else by - 1
     return None
 
@@ -2027,15 +1956,15 @@ def _both(one: Span | None, other: Span | None) -> Span | None:
 
 
 def _operand(
-    operand: Operand, spans: Mapping[str, Span], extents: Mapping[str, int | None]
+    operand: ir.Operand, spans: Mapping[str, Span], extents: Mapping[str, int | None]
 ) -> Span | None:
     if isinstance(operand, str):
         return spans.get(operand)
-    number = integer_of(operand, extents)
+    number = ir.integer_of(operand, extents)
     return None if number is None else (number, number)
 
 
-def _integers(node: Apply, types: Mapping[str, TensorType]) -> set[str]:
+def _integers(node: ir.Apply, types: Mapping[str, TensorType]) -> set[str]:
     """The operands in i64 of an operator."""
     return {v for v in node.values if types[v].dtype == i64}
 
@@ -2048,7 +1977,7 @@ def _takes(
     extents: Mapping[str, int | None],
 ) -> bool:
     """Whether a reader of a value takes it in i32, as it takes its other operands."""
-    if not isinstance(node, Apply):
+    if not isinstance(node, ir.Apply):
         return False
     if node.op.kind is Kind.GATHER:
         # Positions are of any format; that of what is picked stays.
@@ -2057,7 +1986,9 @@ def _takes(
         return True
     if node.op.truth is not Truth.COMPARES:
         return False
-    numbers = [integer_of(o, extents) for o in node.operands if isinstance(o, Scalar)]
+    numbers = [
+        ir.integer_of(o, extents) for o in node.operands if isinstance(o, Scalar)
+    ]
     fits = all(n is not None and -MOST <= n < MOST for n in numbers)
     return fits and _integers(node, types) <= found and value in node.values
 
@@ -2068,19 +1999,19 @@ def _takes(
 INFINITY = float("inf")
 
 
-def memory_order(load: BlockLoad | Load | Ask, kind: TensorType) -> Order:
+def memory_order(load: ir.Load | tp.Load | tp.Ask, kind: TensorType) -> tp.Order:
     """The dims of a loaded tensor from the slowest to the fastest."""
-    axes = load.axes if isinstance(load, BlockLoad) else load.at
+    axes = load.axes if isinstance(load, ir.Load) else load.at
     return tuple(d for axis in kind.order for d in axes[axis])
 
 
 def programs(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     *,
     sized: bool = True,
     most: Mapping[str, int] | None = None,
     noted: bool = True,
-) -> tuple[TileProgram, ...]:
+) -> tuple[tp.TileProgram, ...]:
     """The tile programs of a μGraph's graph-defined kernels, in launch order.
 
     Args:
@@ -2093,13 +2024,13 @@ def programs(
     Raises:
         UnsupportedError: A tile program cannot express something of it.
     """
-    outer, found = outer_of(graph, most=most), list[TileProgram]()
+    outer, found = tp.outer_of(graph, most=most), list[tp.TileProgram]()
     for launch in launches(graph):
         given = suited(launch.block, outer)
         program = build(
             given,
             name=f"{graph.name}_kernel{len(found)}",
-            sizes=None if sized else Unsized(given.pieces),
+            sizes=None if sized else tp.Unsized(given.pieces),
             announced=launch.announced,
             made=launch.made,
             noted=noted,
@@ -2112,11 +2043,11 @@ def build(
     given: Suited[Any],
     *,
     name: str = "kernel",
-    sizes: Sizes | None = None,
+    sizes: tp.Sizes | None = None,
     announced: Announced = "",
     made: AbstractSet[str] | None = None,
     noted: bool = True,
-) -> TileProgram:
+) -> tp.TileProgram:
     """The tile program of a block.
 
     Args:
@@ -2136,24 +2067,24 @@ def build(
     return builder.build(name, announced)
 
 
-def _apart(loop: Loop) -> Loop:
+def _apart(loop: tp.Loop) -> tp.Loop:
     """A loop whose values have names of their own, beside those of another part."""
-    made = {n for s in loop.body for n in makes(s)}
-    carried = {s.target for s in loop.body if isinstance(s, Rescale | Update)}
-    carried |= {s.state for s in loop.body if isinstance(s, Largest)}
-    carried |= {s.into for s in loop.body if isinstance(s, Product) and s.into}
+    made = {n for s in loop.body for n in tp.makes(s)}
+    carried = {s.target for s in loop.body if isinstance(s, tp.Rescale | tp.Update)}
+    carried |= {s.state for s in loop.body if isinstance(s, tp.Largest)}
+    carried |= {s.into for s in loop.body if isinstance(s, tp.Product) and s.into}
     names: dict[str, str] = {}
     for name in made - carried:
         base, slash, rest = name.partition("/")
         names[name] = f"{base}.{loop.part}{slash}{rest}"
-    return replace(loop, body=tuple(renamed(s, names) for s in loop.body))
+    return replace(loop, body=tuple(tp.renamed(s, names) for s in loop.body))
 
 
-def _held_in_all(held: Sequence[Fills]) -> Fills:
+def _held_in_all(held: Sequence[tp.Fills]) -> tp.Fills:
     """What lanes outside hold, whichever of several loops was the last."""
     first, *others = held
     return {
-        dim: (fill, all_of([holds, *(o[dim][1] for o in others)]))
+        dim: (fill, tp.all_of([holds, *(o[dim][1] for o in others)]))
         for dim, (fill, holds) in first.items()
         if all(dim in o and o[dim][0] == fill for o in others)
     }
@@ -2163,14 +2094,14 @@ class _Builder:
     def __init__(
         self,
         given: Suited[Any],
-        sizes: Sizes,
+        sizes: tp.Sizes,
         made: AbstractSet[str] | None,
         *,
         noted: bool,
     ) -> None:
         block, types = given.block, given.types
         self._block, self._types = block, types
-        self._outer: Outer = given.around
+        self._outer: tp.Outer = given.around
         self._sizes, self._made, self._is_noted = sizes, made, noted
         self._late = None if made is None else after_wait(block, made)
         self._layout = Layout(block, types, sizes)
@@ -2180,8 +2111,8 @@ class _Builder:
         self._picked = picked(given)
         self._unread = unread(block, self._picked) if self._picked else frozenset[str]()
         self._loads = {n.result: n for n in block.loads}
-        self._body: list[Statement] = []
-        self._notes: list[Note] = []
+        self._body: list[tp.Statement] = []
+        self._notes: list[tp.Note] = []
         self._in_loop = False
         # Of values of the block: the tile that has each, and the copy for registers.
         self._values: dict[str, str] = {}
@@ -2191,27 +2122,27 @@ class _Builder:
         self._carried: dict[str, str] = {}
         self._scales: dict[str, str] = {}
         # Of tiles.
-        self._tiles: dict[str, Tile] = {}
-        self._fills: dict[str, Fills] = {}
+        self._tiles: dict[str, tp.Tile] = {}
+        self._fills: dict[str, tp.Fills] = {}
         self._formed: list[dict[tuple[object, ...], str]] = [{}]
 
     # -- The order of statements ---------------------------------------------------
 
-    def build(self, name: str, announced: Announced) -> TileProgram:
+    def build(self, name: str, announced: Announced) -> tp.TileProgram:
         block, waits = self._block, self._block.schedule.pdl
         self._ask()
         if waits and self._late is None:
-            self._add(Wait())
+            self._add(tp.Wait())
             waits = False
         if announced == "start" and not waits:
-            self._add(Announce())
+            self._add(tp.Announce())
         self._stage("before")
         if block.loop is not None:
             self._loop(block.loop.dim)
         if waits:
-            self._add(Wait())
+            self._add(tp.Wait())
         if announced == "loop" or (announced and waits):
-            self._add(Announce())
+            self._add(tp.Announce())
         self._stage("before", late=True)
         self._stage("after")
         for store in block.stores:
@@ -2220,10 +2151,10 @@ class _Builder:
                 self._store(store, store.axes, store.operand)
         return self._program(name)
 
-    def _program(self, name: str) -> TileProgram:
+    def _program(self, name: str) -> tp.TileProgram:
         block, outer = self._block, self._outer
         kept = {*block.sources, *block.results}
-        return TileProgram(
+        return tp.TileProgram(
             name,
             block.grid,
             block.loop,
@@ -2250,7 +2181,7 @@ class _Builder:
             self._sizes.few,
         )
 
-    def _whole(self) -> tuple[LoopBound, ...]:
+    def _whole(self) -> tuple[ir.LoopBound, ...]:
         """What covers the iterations in which all masks are settled that can be."""
         made = self._wiring.stages
         settled = (s.bound for s in self._block.settled if s.value in made)
@@ -2263,29 +2194,26 @@ class _Builder:
             if not self._outer.has_layout(load.source):
                 continue
             box = memory_order(load, self._outer.types[load.source])
-            inside = opposite(any_of(self._sizes.loose(d) for d in box))
+            inside = tp.opposite(tp.any_of(self._sizes.loose(d) for d in box))
             if box and inside is not False:
                 tiles = self._block.schedule.prefetch
-                self._add(Ask(load.source, load.axes, tiles, inside))
+                self._add(tp.Ask(load.source, load.axes, tiles, inside))
 
     def _stage(self, stage: Stage, *, late: bool = False) -> None:
         """The statements of a stage; before the loop the late ones, or the others."""
         for node in self._block.nodes:
-            if (
-                isinstance(node, BlockStore)
-                or self._wiring.stages[node.result] != stage
-            ):
+            if isinstance(node, ir.Store) or self._wiring.stages[node.result] != stage:
                 continue
             if stage == "before" and late is not self._is_late(node):
                 continue
-            if isinstance(node, Accumulate):
+            if isinstance(node, ir.Accumulate):
                 if self._block.loop is None:
                     self._note(node)
                     self._pass_through(node)
             else:
                 self._node(node)
 
-    def _is_late(self, node: BlockNode) -> bool:
+    def _is_late(self, node: ir.BlockNode) -> bool:
         """Whether a node needs what the kernel ahead makes, and can wait for it."""
         return self._late is not None and node.result in self._late
 
@@ -2297,10 +2225,10 @@ class _Builder:
             )
         self._start()
         before, notes = self._body, self._noted()
-        parts = loop_parts(self._whole())
+        parts = tp.loop_parts(self._whole())
         masked = parts[-1] if parts[-1] != "whole" else parts[0]
-        loops: list[Statement] = []
-        held: list[dict[str, Fills]] = []
+        loops: list[tp.Statement] = []
+        held: list[dict[str, tp.Fills]] = []
         tiles, fills = self._tiles, self._fills
         for part in parts:
             self._tiles, self._fills = dict(tiles), dict(fills)
@@ -2312,7 +2240,7 @@ class _Builder:
         loops[0] = replace(loops[0], notes=notes)
         self._body = [*before, *loops]
 
-    def _part(self, dim: str, part: Part) -> Loop:
+    def _part(self, dim: str, part: tp.Part) -> tp.Loop:
         """The loop over some iterations."""
         block, wiring = self._block, self._wiring
         if part == "whole":
@@ -2321,66 +2249,66 @@ class _Builder:
         self._body, self._in_loop = [], True
         self._formed.append({})
         for node in self._block.nodes:
-            if isinstance(node, Accumulate):
+            if isinstance(node, ir.Accumulate):
                 self._accumulate(node)
-            elif isinstance(node, BlockStore):
+            elif isinstance(node, ir.Store):
                 continue
             elif self._wiring.stages[node.result] == "body":
                 self._node(node)
         self._formed.pop()
-        loop = Loop(dim, tuple(self._body), part, closing=self._noted())
+        loop = tp.Loop(dim, tuple(self._body), part, closing=self._noted())
         self._block, self._wiring, self._in_loop = block, wiring, False
         return loop
 
-    def _node(self, node: BlockLoad | Apply | RunningMax) -> None:
-        if isinstance(node, Apply) and self._wiring.is_fused(node):
+    def _node(self, node: ir.Load | ir.Apply | ir.RunningMax) -> None:
+        if isinstance(node, ir.Apply) and self._wiring.is_fused(node):
             return
         self._note(node)
         match node:
-            case BlockLoad() if node.result in self._block.gathered:
+            case ir.Load() if node.result in self._block.gathered:
                 pass
-            case BlockLoad():
+            case ir.Load():
                 self._load(node, node)
-            case Apply() if node.op.kind is Kind.GATHER:
+            case ir.Apply() if node.op.kind is Kind.GATHER:
                 self._load(node, self._loads[node.values[0]])
-            case Apply() if node.result in self._unread:
+            case ir.Apply() if node.result in self._unread:
                 pass
-            case Apply():
+            case ir.Apply():
                 self._values[node.result] = self._apply(node)
-            case RunningMax():
+            case ir.RunningMax():
                 self._running_max(node)
 
     # -- Statements and notes ------------------------------------------------------
 
-    def _note(self, node: BlockNode) -> None:
+    def _note(self, node: ir.BlockNode) -> None:
         """The next statement comes from a node."""
         if not self._is_noted:
             return
-        if isinstance(node, BlockStore):
+        if isinstance(node, ir.Store):
             kind = f"[{', '.join(map(axis_text, node.axes))}]"
         else:
             for absorbed in (self._wiring.shifted, self._wiring.scaled):
                 if node.result in absorbed:
                     self._note(absorbed[node.result])
             kind = f": {self._types[node.result]}"
-        location = node.location if isinstance(node, Apply) else None
-        self._notes.append(Note(block_node_text(node, kind), location))
+        location = node.location if isinstance(node, ir.Apply) else None
+        self._notes.append(tp.Note(block_node_text(node, kind), location))
 
-    def _noted(self) -> Notes:
+    def _noted(self) -> tp.Notes:
         """What was noted since the last statement."""
         notes = tuple(self._notes)
         self._notes.clear()
         return notes
 
-    def _add(self, statement: Statement) -> None:
+    def _add(self, statement: tp.Statement) -> None:
         if self._notes:
             statement = replace(statement, notes=self._noted())
         self._body.append(statement)
 
     def _make(
         self,
-        statement: Making,
-        fills: Fills | None = None,
+        statement: tp.Making,
+        fills: tp.Fills | None = None,
     ) -> str:
         """Add a statement that makes a value; the value's name."""
         self._add(statement)
@@ -2412,18 +2340,18 @@ class _Builder:
     # -- Changes of form -----------------------------------------------------------
 
     def _masked(
-        self, value: str, dims: Sequence[Dim], fill: float, when: Number = True
+        self, value: str, dims: Sequence[Dim], fill: float, when: tp.Number = True
     ) -> str:
         """The tile with `fill` in the lanes outside of `dims`."""
         tile, fills = self._tiles[value], self._fills[value]
-        where: list[tuple[Dim, Number]] = []
+        where: list[tuple[Dim, tp.Number]] = []
         for dim in tile.axes:
             if dim not in dims:
                 continue
             lacks = self._sizes.outside(dim, in_loop=self._in_loop)
             known, holds = fills.get(dim, (None, False))
             if known == fill:
-                lacks = all_of([lacks, opposite(holds)])
+                lacks = tp.all_of([lacks, tp.opposite(holds)])
             if lacks is not False:
                 where.append((dim, lacks))
         if not where:
@@ -2432,37 +2360,39 @@ class _Builder:
         def make(name: str) -> str:
             held = {d: f for d, f in fills.items() if f[0] == fill}
             held.update((d, (fill, True)) for d, _ in where)
-            return self._make(Mask(name, tile, value, fill, tuple(where), when), held)
+            return self._make(
+                tp.Mask(name, tile, value, fill, tuple(where), when), held
+            )
 
         return self._once(
             ("mask", value, fill, tuple(where), when), f"{value}/mask", make
         )
 
-    def _turned(self, value: str, order: Sequence[Dim], when: Number = True) -> str:
+    def _turned(self, value: str, order: Sequence[Dim], when: tp.Number = True) -> str:
         """The tile with its axes in the order that they have in `order`."""
         tile = self._tiles[value]
         axes = tuple(d for d in order if d in tile.axes)
         assert len(axes) == len(tile.axes), (value, tile, order)
         if axes == tile.axes:
             return value
-        return self._converted(value, Tile(tile.dtype, axes), "turn", when)
+        return self._converted(value, tp.Tile(tile.dtype, axes), "turn", when)
 
     def _in_f32(self, value: str) -> str:
         """The tile in f32, as all arithmetic is but that of integers."""
         tile = self._tiles[value]
         if tile.dtype is f32 or tile.dtype.is_integer:
             return value
-        return self._converted(value, Tile(f32, tile.axes), "f32", when=True)
+        return self._converted(value, tp.Tile(f32, tile.axes), "f32", when=True)
 
-    def _converted(self, value: str, tile: Tile, how: str, when: Number) -> str:
+    def _converted(self, value: str, tile: tp.Tile, how: str, when: tp.Number) -> str:
         def make(name: str) -> str:
-            return self._make(Convert(name, tile, value, when), self._fills[value])
+            return self._make(tp.Convert(name, tile, value, when), self._fills[value])
 
         return self._once((how, value, tile, when), f"{value}/{how}", make)
 
     # -- Loads and stores ----------------------------------------------------------
 
-    def _load(self, node: BlockLoad | Apply, of: BlockLoad) -> None:
+    def _load(self, node: ir.Load | ir.Apply, of: ir.Load) -> None:
         """The tile that products read, and the one that other operators read.
 
         Args:
@@ -2472,7 +2402,7 @@ class _Builder:
         if self._outer.types[of.source].space is MemorySpace.NOWHERE:
             order = self._layout.order_of_load(node.result)
             dtype = self._computed(node.result)
-            positions = Positions(node.result, Tile(dtype, order), of.axes[0])
+            positions = tp.Positions(node.result, tp.Tile(dtype, order), of.axes[0])
             self._values[node.result] = self._make(positions)
             return
         in_body = self._wiring.stages[node.result] == "body"
@@ -2486,27 +2416,29 @@ class _Builder:
             order = self._layout.register_orders[node.result]
             again = replace(
                 self._read(node, of, order),
-                result=f"{node.result}{AGAIN}",
+                result=f"{node.result}{tp.AGAIN}",
                 buffers=second,
                 when=twice,
                 instead=self._values[node.result],
             )
             self._again[node.result] = self._turned(self._copy(again), order)
 
-    def _read(self, node: BlockLoad | Apply, of: BlockLoad, order: Order) -> Load:
+    def _read(self, node: ir.Load | ir.Apply, of: ir.Load, order: tp.Order) -> tp.Load:
         """How a load is made: its tile, what is read, by what, and what is guarded."""
         kind = self._outer.types[of.source]
-        box = self._box(node, kind) if isinstance(node, BlockLoad) else None
+        box = self._box(node, kind) if isinstance(node, ir.Load) else None
         if box is not None:
-            tile = Tile(kind.dtype, self._sizes.axes(box))
-            return Load(node.result, tile, of.source, of.axes, "descriptor")
+            tile = tp.Tile(kind.dtype, self._sizes.axes(box))
+            return tp.Load(node.result, tile, of.source, of.axes, "descriptor")
         guarded = tuple(d for d in order if self._sizes.loose(d) is not False)
-        tile, along = Tile(kind.dtype, order), None
-        if isinstance(node, Apply):
+        tile, along = tp.Tile(kind.dtype, order), None
+        if isinstance(node, ir.Apply):
             along = self._along(node, order)
-        return Load(node.result, tile, of.source, of.axes, guarded=guarded, along=along)
+        return tp.Load(
+            node.result, tile, of.source, of.axes, guarded=guarded, along=along
+        )
 
-    def _along(self, node: Apply, order: Order) -> Along:
+    def _along(self, node: ir.Apply, order: tp.Order) -> tp.Along:
         """Where a gather reads, and which lanes."""
         how, dim = self._picked[node.result], Dim(str(node.attr("dim")))
         if how.known == "no":
@@ -2514,9 +2446,9 @@ class _Builder:
             how = replace(how, index=node.values[1])
         index = self._turned(self._in_registers(how.index), order)
         under = how.under and self._turned(self._in_registers(how.under), order)
-        return Along(dim, index, how.known, under, how.holds)
+        return tp.Along(dim, index, how.known, under, how.holds)
 
-    def _box(self, node: BlockLoad, kind: TensorType) -> Order | None:
+    def _box(self, node: ir.Load, kind: TensorType) -> tp.Order | None:
         """The dims of a descriptor in the order of memory, or None to use pointers."""
         wanted = self._block.schedule.descriptors and not self._outer.pointers
         if not wanted or self._wiring.stages[node.result] != "body":
@@ -2527,13 +2459,13 @@ class _Builder:
         box = memory_order(node, kind)
         return box if self._sizes.fits_box(box, kind.dtype.itemsize) else None
 
-    def _copy(self, load: Load) -> str:
+    def _copy(self, load: tp.Load) -> str:
         if load.via == "pointer":
             return self._make(load, dict.fromkeys(load.guarded, (0.0, True)))
         held = {d: (0.0, self._sizes.ends(d)) for d in load.tile.axes}
         return self._make(load, {d: f for d, f in held.items() if f[1] is not False})
 
-    def _buffers(self, node: BlockLoad | Apply) -> tuple[Number, Number]:
+    def _buffers(self, node: ir.Load | ir.Apply) -> tuple[tp.Number, tp.Number]:
         """Stages of shared memory of each copy of a load of the loop.
 
         A tile that the matrix unit reads by itself is in use for one iteration longer,
@@ -2541,23 +2473,25 @@ class _Builder:
         """
         users = self._wiring.users[node.result]
         products = [
-            u for u in users if isinstance(u, Apply) and u.op.kind is Kind.CONTRACTION
+            u
+            for u in users
+            if isinstance(u, ir.Apply) and u.op.kind is Kind.CONTRACTION
         ]
         alone = [self._layout.is_asynchronous(p.result) for p in products]
         shared = bool(products) and len(products) < len(users)
         awaited = not any(map(self._wiring.is_fused, products))
-        within = all_of([shared and awaited, *alone])
-        longer = all_of([any_of(alone), opposite(within)])
-        fewer = greatest(fold("sub", self._sizes.stages, 1), 1)
-        return either(longer, self._sizes.stages, fewer), fewer
+        within = tp.all_of([shared and awaited, *alone])
+        longer = tp.all_of([tp.any_of(alone), tp.opposite(within)])
+        fewer = tp.greatest(tp.fold("sub", self._sizes.stages, 1), 1)
+        return tp.either(longer, self._sizes.stages, fewer), fewer
 
-    def _store(self, node: BlockStore, axes: tuple[Axis, ...], value: str) -> None:
+    def _store(self, node: ir.Store, axes: tuple[Axis, ...], value: str) -> None:
         tile = self._in_registers(value)
-        self._add(Store(node.result, tile, axes, node.dtype))
+        self._add(tp.Store(node.result, tile, axes, node.dtype))
 
     # -- Operators -----------------------------------------------------------------
 
-    def _apply(self, node: Apply) -> str:
+    def _apply(self, node: ir.Apply) -> str:
         """The tile of an operator's result."""
         if node.op.kind is Kind.CONTRACTION:
             return self._product(node, None)
@@ -2568,11 +2502,11 @@ class _Builder:
         operands = self._operands(node)
         if node.op.kind is Kind.ELEMENTWISE:
             return self._elementwise(node, operands)
-        if node.op is CONCAT:
+        if node.op is table.CONCAT:
             return self._join(node, operands)
         (operand,) = operands
         assert isinstance(operand, str)
-        if node.op is SLICE and self._is_lane(node, operand):
+        if node.op is table.SLICE and self._is_lane(node, operand):
             return self._lane(node, operand)
         if node.op.kind is Kind.REDUCTION:
             return self._reduction(node, operand)
@@ -2586,7 +2520,7 @@ class _Builder:
             node.location,
         )
 
-    def _operands(self, node: Apply) -> list[Operand]:
+    def _operands(self, node: ir.Apply) -> list[ir.Operand]:
         """The tiles that an operator reads, and its constants."""
         found = [
             self._in_registers(o) if isinstance(o, str) else o for o in node.operands
@@ -2608,23 +2542,25 @@ class _Builder:
                 d: (0.0 if f == neutral else f, holds)
                 for d, (f, holds) in self._fills[row].items()
             }
-            return self._make(Finite(name, self._tiles[row], row, neutral), fills)
+            return self._make(tp.Finite(name, self._tiles[row], row, neutral), fills)
 
         return self._once(("finite", row), f"{row}/finite", make)
 
-    def _forms(self, operands: Sequence[Operand], order: Order) -> tuple[Operand, ...]:
+    def _forms(
+        self, operands: Sequence[ir.Operand], order: tp.Order
+    ) -> tuple[ir.Operand, ...]:
         """The operands in f32, with axes in this order."""
         return tuple(
             self._turned(self._in_f32(o), order) if isinstance(o, str) else o
             for o in operands
         )
 
-    def _elementwise(self, node: Apply, operands: Sequence[Operand]) -> str:
+    def _elementwise(self, node: ir.Apply, operands: Sequence[ir.Operand]) -> str:
         order = self._layout.orders[node.result]
         forms = self._forms(operands, order)
         rounded = node.result in self._wiring.rounded
-        tile = Tile(self._computed(node.result), order)
-        compute = Compute(node.result, tile, node.op, forms, rounded=rounded)
+        tile = tp.Tile(self._computed(node.result), order)
+        compute = tp.Compute(node.result, tile, node.op, forms, rounded=rounded)
         return self._make(compute, self._computed_fills(node.op, operands, order))
 
     def _computed(self, value: str) -> DType:
@@ -2638,13 +2574,13 @@ class _Builder:
         return dtype if dtype.is_integer or dtype.only_stores else f32
 
     def _computed_fills(
-        self, op: Operator, operands: Sequence[Operand], order: Order
-    ) -> Fills:
+        self, op: Operator, operands: Sequence[ir.Operand], order: tp.Order
+    ) -> tp.Fills:
         """What the result holds in lanes outside, where that follows."""
         constants = [
             self._constant(o) if isinstance(o, Scalar) else None for o in operands
         ]
-        fills: dict[Dim, tuple[float, Number]] = {}
+        fills: dict[Dim, tuple[float, tp.Number]] = {}
         dtypes = (self._tiles[o].dtype for o in operands if isinstance(o, str))
         dtype = next((d for d in dtypes if d.is_integer), f32)
         for dim in order:
@@ -2659,9 +2595,9 @@ class _Builder:
             known = [f for f in found if f is not None]
             if len(known) < len(found):
                 continue
-            result = held_by(op, [f for f, _ in known], dtype)
+            result = tp.held_by(op, [f for f, _ in known], dtype)
             if result == result:
-                fills[dim] = result, all_of(holds for _, holds in known)
+                fills[dim] = result, tp.all_of(holds for _, holds in known)
         return fills
 
     def _constant(self, constant: Scalar) -> float | None:
@@ -2674,7 +2610,7 @@ class _Builder:
             known[name] = extent
         return constant.at(known)
 
-    def _shifted_exp(self, node: Apply, difference: Apply) -> str:
+    def _shifted_exp(self, node: ir.Apply, difference: ir.Apply) -> str:
         """exp(whole - row) in one step.
 
         Below a shift, lanes outside are taken as -inf, as the shift has taken them:
@@ -2696,30 +2632,30 @@ class _Builder:
             if d in below and below[d][0] == -INFINITY
         }
         forms = (self._turned(whole, order), self._turned(row, order))
-        tile = Tile(f32, order)
+        tile = tp.Tile(f32, order)
         return self._make(
-            Compute(node.result, tile, node.op, forms, difference.op), fills
+            tp.Compute(node.result, tile, node.op, forms, difference.op), fills
         )
 
-    def _scaled_exp(self, node: Apply, product: Apply) -> str:
+    def _scaled_exp(self, node: ir.Apply, product: ir.Apply) -> str:
         """exp(whole * constant) in one step."""
         operands = sorted(self._operands(product), key=lambda o: isinstance(o, Scalar))
         order = self._layout.orders[node.result]
         forms = self._forms(operands, order)
         return self._make(
-            Compute(node.result, Tile(f32, order), node.op, forms, product.op)
+            tp.Compute(node.result, tp.Tile(f32, order), node.op, forms, product.op)
         )
 
-    def _cast(self, node: Apply, operand: str) -> str:
+    def _cast(self, node: ir.Apply, operand: str) -> str:
         dtype = dtype_named(str(node.attr("dtype")))
         assert dtype is not None
         tile = self._tiles[operand]
         if tile.dtype is dtype or self._wiring.is_needless(node):
             return operand
-        cast = Cast(node.result, Tile(dtype, tile.axes), operand)
+        cast = tp.Cast(node.result, tp.Tile(dtype, tile.axes), operand)
         return self._make(cast, self._fills[operand])
 
-    def _is_lane(self, node: Apply, operand: str) -> bool:
+    def _is_lane(self, node: ir.Apply, operand: str) -> bool:
         """Whether a slice is one element of a short axis that registers hold whole."""
         part = node.sliced
         assert part is not None
@@ -2728,38 +2664,38 @@ class _Builder:
         single = part.length(extent) == 1
         return short and single and Dim(part.dim) in self._tiles[operand].axes
 
-    def _lane(self, node: Apply, operand: str) -> str:
+    def _lane(self, node: ir.Apply, operand: str) -> str:
         """One element of a dim of few."""
         assert node.sliced is not None
         along = Dim(node.sliced.dim)
         at, _ = node.sliced.bounds(self._outer.extents[along.name] or 0)
         own = self._tiles[operand]
-        tile = Tile(own.dtype, tuple(d for d in own.axes if d != along))
+        tile = tp.Tile(own.dtype, tuple(d for d in own.axes if d != along))
         fills = {d: f for d, f in self._fills[operand].items() if d != along}
-        lane = self._make(Lane(node.result, tile, operand, along, at), fills)
+        lane = self._make(tp.Lane(node.result, tile, operand, along, at), fills)
         return self._turned(lane, self._layout.orders[node.result])
 
-    def _join(self, node: Apply, operands: Sequence[Operand]) -> str:
+    def _join(self, node: ir.Apply, operands: Sequence[ir.Operand]) -> str:
         """The two elements of a dim, which is the last axis."""
         along, order = Dim(str(node.attr("to"))), self._layout.orders[node.result]
         first, second = (self._turned(str(o), order[:-1]) for o in operands)
         fills = _held_in_all([self._fills[first], self._fills[second]])
-        tile = Tile(self._tiles[first].dtype, order)
-        return self._make(Join(node.result, tile, first, second, along), fills)
+        tile = tp.Tile(self._tiles[first].dtype, order)
+        return self._make(tp.Join(node.result, tile, first, second, along), fills)
 
-    def _reduction(self, node: Apply, operand: str) -> str:
+    def _reduction(self, node: ir.Apply, operand: str) -> str:
         operand = self._in_f32(operand)
         axes = self._tiles[operand].axes
         over = tuple(d for d in axes if d.name in node.over)
-        operand = self._masked(operand, over, neutral(node.op))
+        operand = self._masked(operand, over, tp.neutral(node.op))
         rest = tuple(d for d in axes if d not in over)
-        fills = held_after(node.op, self._fills[operand], rest)
-        tile = Tile(self._tiles[operand].dtype, rest)
+        fills = tp.held_after(node.op, self._fills[operand], rest)
+        tile = tp.Tile(self._tiles[operand].dtype, rest)
         halves = self._by_halves(node, operand, over)
-        made = Reduce(node.result, tile, node.op, operand, over, halves)
+        made = tp.Reduce(node.result, tile, node.op, operand, over, halves)
         return self._make(made, fills)
 
-    def _by_halves(self, node: Apply, operand: str, over: Order) -> Number:
+    def _by_halves(self, node: ir.Apply, operand: str, over: tp.Order) -> tp.Number:
         """Whether it sums what warps hold: the batch of a matrix product."""
         (value,), own = node.values, self._tiles[operand]
         fits = node.op.term is Term.SUM and own.dtype is f32
@@ -2767,9 +2703,9 @@ class _Builder:
             return False
         if over[0] not in self._layout.batches(value):
             return False
-        return fold("ge", MOST_HALVED, self._sizes.lanes(over[0]))
+        return tp.fold("ge", tp.MOST_HALVED, self._sizes.lanes(over[0]))
 
-    def _scan(self, node: Apply, operand: str) -> str:
+    def _scan(self, node: ir.Apply, operand: str) -> str:
         operand = self._in_f32(operand)
         if self._goes_on(node):
             return self._scan_on(node, operand)
@@ -2778,33 +2714,33 @@ class _Builder:
         # A dim of one element is no axis of tiles.
         if along is None:
             return operand
-        return self._make(Scan(node.result, tile, node.op, operand, along))
+        return self._make(tp.Scan(node.result, tile, node.op, operand, along))
 
-    def _scan_on(self, node: Apply, operand: str) -> str:
+    def _scan_on(self, node: ir.Apply, operand: str) -> str:
         """A scan of one iteration's elements, joined with all that came before.
 
         What these make together is carried to the next iteration.
         """
-        total, join = total_of(node.op), node.op.join
+        total, join = table.total_of(node.op), node.op.join
         assert total is not None
         assert join is not None
         order, before = self._layout.orders[node.result], self._carried[node.result]
         own = all_of_them = self._turned(operand, order)
         along = next((d for d in order if d.name in node.along), None)
-        tile = Tile(self._tiles[own].dtype, order)
+        tile = tp.Tile(self._tiles[own].dtype, order)
         if along is not None:
-            masked = self._masked(own, (along,), neutral(total))
-            scan = Scan(f"{node.result}/own", tile, node.op, masked, along)
-            rest = Tile(tile.dtype, tuple(d for d in order if d != along))
-            whole = Reduce(f"{node.result}/all", rest, total, masked, (along,))
+            masked = self._masked(own, (along,), tp.neutral(total))
+            scan = tp.Scan(f"{node.result}/own", tile, node.op, masked, along)
+            rest = tp.Tile(tile.dtype, tuple(d for d in order if d != along))
+            whole = tp.Reduce(f"{node.result}/all", rest, total, masked, (along,))
             own, all_of_them = self._make(scan), self._make(whole)
-        found = self._make(Compute(node.result, tile, join, (own, before)))
-        self._add(Update(before, all_of_them, total))
+        found = self._make(tp.Compute(node.result, tile, join, (own, before)))
+        self._add(tp.Update(before, all_of_them, total))
         return found
 
     # -- Products ------------------------------------------------------------------
 
-    def _product(self, node: Apply, into: str | None) -> str:
+    def _product(self, node: ir.Apply, into: str | None) -> str:
         """A contraction, added to a carried tile in place or a value of its own."""
         product = self._layout.products[node.result]
         values = node.values if len(node.values) == 2 else node.values * 2
@@ -2825,9 +2761,9 @@ class _Builder:
         precision = "storage"
         if product.is_matrix and self._tiles[left].dtype is f32:
             precision = "tf32" if self._block.schedule.allow_tf32 else "ieee"
-        found = Product(
+        found = tp.Product(
             node.result,
-            Tile(f32, product.result),
+            tp.Tile(f32, product.result),
             left,
             right,
             product.batch,
@@ -2845,7 +2781,7 @@ class _Builder:
 
     def _matrix(
         self,
-        node: Apply,
+        node: ir.Apply,
         value: str,
         product: ProductAxes,
         side: Literal[0, 1],
@@ -2858,11 +2794,11 @@ class _Builder:
         order, first = product.operands[side], self._values[value]
         again = self._again.get(value, first)
         reads_again = again != first and self._wiring.reads_again(node, value)
-        if isinstance(reads_again, Formula):
-            one = self._side(first, zero, order, opposite(reads_again))
+        if isinstance(reads_again, tp.Formula):
+            one = self._side(first, zero, order, tp.opposite(reads_again))
             other = self._side(again, zero, order, reads_again)
             tile, name = self._tiles[one], self._fresh(f"{value}/pick")
-            found = self._make(Pick(name, tile, one, other, reads_again))
+            found = self._make(tp.Pick(name, tile, one, other, reads_again))
         else:
             first = again if reads_again else first
             found = self._side(first, zero, order)
@@ -2873,11 +2809,11 @@ class _Builder:
             groups = (product.over, product.columns)
         if product.batch:
             groups = (product.batch, *groups)
-        tile, name = self._tiles[found], self._fresh(f"{first}{MERGED}")
-        return self._make(Merge(name, tile, found, groups))
+        tile, name = self._tiles[found], self._fresh(f"{first}{tp.MERGED}")
+        return self._make(tp.Merge(name, tile, found, groups))
 
     def _side(
-        self, value: str, zero: Sequence[Dim], order: Order, when: Number = True
+        self, value: str, zero: Sequence[Dim], order: tp.Order, when: tp.Number = True
     ) -> str:
         masked = self._masked(value, zero, 0.0, when)
         return self._turned(masked, order, when)
@@ -2888,42 +2824,42 @@ class _Builder:
         """Before the loop: nothing accumulated yet."""
         for node in self._block.nodes:
             match node:
-                case Accumulate() if self._takes_last(node):
+                case ir.Accumulate() if self._takes_last(node):
                     # Without the guard: where all is masked it stays -inf.
                     self._carried[node.result] = self._carried[node.operand]
-                case Accumulate() if node.reduction is not None:
-                    self._carry(node.result, node.result, neutral(node.reduction))
-                case RunningMax():
+                case ir.Accumulate() if node.reduction is not None:
+                    self._carry(node.result, node.result, tp.neutral(node.reduction))
+                case ir.RunningMax():
                     self._carry(node.result, f"{node.result}/last", -INFINITY)
-                case Apply() if self._goes_on(node):
+                case ir.Apply() if self._goes_on(node):
                     self._carry_scan(node)
                 case _:
                     pass
 
     def _carry(self, value: str, name: str, start: float) -> None:
-        tile = Tile(self._computed(value), self._layout.orders[value])
-        self._carried[value] = self._make(Start(name, tile, start))
+        tile = tp.Tile(self._computed(value), self._layout.orders[value])
+        self._carried[value] = self._make(tp.Start(name, tile, start))
 
-    def _goes_on(self, node: Apply) -> bool:
+    def _goes_on(self, node: ir.Apply) -> bool:
         """Whether a scan goes on from one iteration of the loop to the next."""
         return node.op.kind is Kind.SCAN and any(
             d.loop for d in self._types[node.values[0]].dims if d.name in node.along
         )
 
-    def _carry_scan(self, node: Apply) -> None:
+    def _carry_scan(self, node: ir.Apply) -> None:
         """All that a scan has joined before an iteration."""
-        total, order = total_of(node.op), self._layout.orders[node.result]
+        total, order = table.total_of(node.op), self._layout.orders[node.result]
         assert total is not None
         rest = tuple(d for d in order if d.name not in node.along)
-        tile = Tile(self._computed(node.result), rest)
-        start = Start(f"{node.result}/before", tile, neutral(total))
+        tile = tp.Tile(self._computed(node.result), rest)
+        start = tp.Start(f"{node.result}/before", tile, tp.neutral(total))
         self._carried[node.result] = self._make(start)
 
-    def _takes_last(self, node: Accumulate) -> bool:
+    def _takes_last(self, node: ir.Accumulate) -> bool:
         """Whether it is a running maximum's value in the last iteration."""
-        return node.reduction is MAX and node.operand in self._carried
+        return node.reduction is table.MAX and node.operand in self._carried
 
-    def _accumulate(self, node: Accumulate) -> None:
+    def _accumulate(self, node: ir.Accumulate) -> None:
         """Take in the value of one iteration; what lies outside counts as neutral."""
         reduction = node.reduction
         if reduction is None:
@@ -2937,24 +2873,24 @@ class _Builder:
         axes = self._tiles[target].axes
         if node.rescale is not None:
             scale = self._turned(self._scales[node.rescale], axes)
-            self._add(Rescale(target, scale))
+            self._add(tp.Rescale(target, scale))
         for product in fused:
             self._product(product, target)
         if fused or self._takes_last(node):
             return
-        fill = neutral(reduction)
+        fill = tp.neutral(reduction)
         operand = self._in_f32(self._in_registers(node.operand))
         operand = self._masked(operand, [d for d in axes if d.loop], fill)
         held = self._fills[operand]
         operand = self._turned(operand, axes)
-        self._add(Update(target, operand, reduction))
+        self._add(tp.Update(target, operand, reduction))
         if node.rescale is None:
             self._fills[target] = {d: f for d, f in held.items() if f[0] == fill}
 
-    def _store_joined(self, node: Accumulate) -> None:
+    def _store_joined(self, node: ir.Accumulate) -> None:
         """A value joined over the loop is stored piece by piece, in the loop."""
         for user in self._wiring.users[node.result]:
-            if not isinstance(user, BlockStore):
+            if not isinstance(user, ir.Store):
                 raise UnsupportedError(
                     f"{node.result} is joined over the loop and then used by "
                     f"{user.result}: only a store of it can be emitted; compute it "
@@ -2966,27 +2902,27 @@ class _Builder:
             axes = tuple(tuple(pieces.get(d.name, d) for d in a) for a in user.axes)
             self._store(user, axes, node.operand)
 
-    def _pass_through(self, node: Accumulate) -> None:
+    def _pass_through(self, node: ir.Accumulate) -> None:
         """Without a loop there is one iteration: its value is the result."""
         tile = self._in_registers(node.operand)
         joined = node.reduction is None
         self._values[node.result] = tile if joined else self._in_f32(tile)
 
-    def _running_max(self, node: RunningMax) -> None:
+    def _running_max(self, node: ir.RunningMax) -> None:
         axes = self._layout.orders[node.result]
         operand = self._in_f32(self._in_registers(node.operand))
         looped = [d for d in axes if d.loop]
         operand = self._turned(self._masked(operand, looped, -INFINITY), axes)
-        tile, state = Tile(f32, axes), self._carried[node.result]
+        tile, state = tp.Tile(f32, axes), self._carried[node.result]
         scale = f"{node.result}/scale" if self._serves_rescaling(node) else None
-        largest = Largest(node.result, tile, operand, state, scale)
+        largest = tp.Largest(node.result, tile, operand, state, scale)
         self._values[node.result] = self._make(largest)
         if scale is not None:
             self._scales[node.result] = scale
             self._tiles[scale], self._fills[scale] = tile, {}
 
-    def _serves_rescaling(self, node: RunningMax) -> bool:
+    def _serves_rescaling(self, node: ir.RunningMax) -> bool:
         return any(
-            isinstance(n, Accumulate) and n.rescale == node.result
+            isinstance(n, ir.Accumulate) and n.rescale == node.result
             for n in self._block.nodes
         )

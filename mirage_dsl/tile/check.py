@@ -21,59 +21,12 @@ from mirage_dsl.ir.graph import Operand, dims_of
 from mirage_dsl.ir.maps import known_extents
 from mirage_dsl.ops.definition import Operator, Term, Truth
 from mirage_dsl.ops.table import EXP, OPERATORS, SUB
-from mirage_dsl.tile.program import (
-    MOST_HALVED,
-    Announce,
-    Ask,
-    Cast,
-    Compute,
-    Convert,
-    Finite,
-    Formula,
-    Join,
-    Lane,
-    Largest,
-    Load,
-    Loop,
-    Mask,
-    Merge,
-    Number,
-    Order,
-    Pick,
-    Pieces,
-    Positions,
-    Product,
-    Reduce,
-    Rescale,
-    Scan,
-    Start,
-    Statement,
-    Store,
-    Tile,
-    TileProgram,
-    Update,
-    Wait,
-    all_of,
-    any_of,
-    ends,
-    fold,
-    held_after,
-    held_by,
-    loop_parts,
-    loose,
-    makes,
-    neutral,
-    opposite,
-    pieces_of,
-    reads,
-    tiles_of,
-    walk,
-)
+from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.text import statement_text
 
 
 def check(
-    program: TileProgram, made: AbstractSet[str] | None = None
+    program: tp.TileProgram, made: AbstractSet[str] | None = None
 ) -> list[Diagnostic]:
     """What is wrong with a tile program; nothing if it is well formed.
 
@@ -94,7 +47,9 @@ def check(
     return found
 
 
-def check_or_raise(program: TileProgram, made: AbstractSet[str] | None = None) -> None:
+def check_or_raise(
+    program: tp.TileProgram, made: AbstractSet[str] | None = None
+) -> None:
     """Nothing, if a tile program is well formed.
 
     Raises:
@@ -104,7 +59,7 @@ def check_or_raise(program: TileProgram, made: AbstractSet[str] | None = None) -
         raise CheckError(f"{program.name}: {first}", first.location)
 
 
-Problem = tuple[Statement | None, str, str]
+Problem = tuple[tp.Statement | None, str, str]
 """A statement (None: the program), what was found and expected, and what to do."""
 
 
@@ -112,57 +67,57 @@ Problem = tuple[Statement | None, str, str]
 class _View:
     """A program, and what several rules ask of it."""
 
-    program: TileProgram
+    program: tp.TileProgram
     made: AbstractSet[str] | None
-    tiles: Mapping[str, Tile] = field(init=False)
+    tiles: Mapping[str, tp.Tile] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tiles = tiles_of(self.program)
+        self.tiles = tp.tiles_of(self.program)
 
     @cached_property
-    def statements(self) -> tuple[tuple[Statement, bool], ...]:
+    def statements(self) -> tuple[tuple[tp.Statement, bool], ...]:
         """All statements in order, each with whether it is in the loop."""
-        return tuple(walk(self.program.body))
+        return tuple(tp.walk(self.program.body))
 
     @cached_property
-    def carried(self) -> Mapping[str, Start]:
+    def carried(self) -> Mapping[str, tp.Start]:
         """What the loop carries."""
-        return {s.result: s for s, _ in self.statements if isinstance(s, Start)}
+        return {s.result: s for s, _ in self.statements if isinstance(s, tp.Start)}
 
     @cached_property
-    def users(self) -> Mapping[str, list[Statement]]:
+    def users(self) -> Mapping[str, list[tp.Statement]]:
         """The statements that read each value."""
-        found: dict[str, list[Statement]] = {}
+        found: dict[str, list[tp.Statement]] = {}
         for statement, _ in self.statements:
-            for name in reads(statement):
+            for name in tp.reads(statement):
                 found.setdefault(name, []).append(statement)
         return found
 
     @cached_property
-    def pieces(self) -> Pieces | None:
+    def pieces(self) -> tp.Pieces | None:
         """The pieces at the sizes that the program was made for; None for any sizes."""
-        sized = not isinstance(self.program.warps, Formula)
-        return pieces_of(self.program) if sized else None
+        sized = not isinstance(self.program.warps, tp.Formula)
+        return tp.pieces_of(self.program) if sized else None
 
-    def outside(self, dim: Dim, *, in_loop: bool) -> Number:
+    def outside(self, dim: Dim, *, in_loop: bool) -> tp.Number:
         """Whether lanes of an axis can lie outside of its dim."""
         if self.pieces is None:
-            return loose(dim)
+            return tp.loose(dim)
         return self.pieces.outside(dim, in_loop=in_loop)
 
-    def ends(self, dim: Dim) -> Number:
+    def ends(self, dim: Dim) -> tp.Number:
         """Whether lanes outside of a piece lie outside of the tensor."""
-        return ends(dim) if self.pieces is None else self.pieces.ends(dim)
+        return tp.ends(dim) if self.pieces is None else self.pieces.ends(dim)
 
     def problem(
-        self, rule: str, statement: Statement | None, message: str, hint: str
+        self, rule: str, statement: tp.Statement | None, message: str, hint: str
     ) -> Diagnostic:
         """What a rule says of a statement."""
         name, location = self.program.name, None
         if statement is not None:
             text = statement_text(statement)
             message = f"`{text}`: {message}"
-            name = (*makes(statement), name)[0]
+            name = (*tp.makes(statement), name)[0]
             location = next((n.location for n in statement.notes if n.location), None)
         return Diagnostic(rule, message, name, hint, location=location)
 
@@ -174,21 +129,21 @@ def made_before_read(view: _View) -> Iterator[Problem]:
     """A value is made before a statement reads it."""
     made: set[str] = set()
     for statement, _ in view.statements:
-        for name in reads(statement):
+        for name in tp.reads(statement):
             if name not in made:
                 known = "is made later" if name in view.tiles else "is made nowhere"
                 yield statement, f"reads {name}, which {known}", "make it before"
-        made.update(makes(statement))
+        made.update(tp.makes(statement))
 
 
 def made_once(view: _View) -> Iterator[Problem]:
     """A value is made once; in the loop what it carries is assigned again."""
     made: set[str] = set()
     for statement, in_loop in view.statements:
-        for name in makes(statement):
+        for name in tp.makes(statement):
             again = name in made
-            changes = isinstance(statement, Rescale | Update | Largest) or (
-                isinstance(statement, Product) and statement.into == name
+            changes = isinstance(statement, tp.Rescale | tp.Update | tp.Largest) or (
+                isinstance(statement, tp.Product) and statement.into == name
             )
             if again and name not in view.carried:
                 yield statement, f"{name} is made twice", "give one another name"
@@ -200,17 +155,17 @@ def made_once(view: _View) -> Iterator[Problem]:
 
 def iterations_stay_inside(view: _View) -> Iterator[Problem]:
     """What an iteration makes is read in it; behind the loop only what is carried."""
-    inside = {n for s, in_loop in view.statements if in_loop for n in makes(s)}
+    inside = {n for s, in_loop in view.statements if in_loop for n in tp.makes(s)}
     inside -= view.carried.keys()
     made: set[str] = set()
     for statement, in_loop in view.statements:
-        if isinstance(statement, Loop):
+        if isinstance(statement, tp.Loop):
             made = set()
-        for name in reads(statement):
+        for name in tp.reads(statement):
             if name in inside and not (in_loop and name in made):
                 what = f"reads {name} of an iteration outside of the loop"
                 yield statement, what, "carry it"
-        made.update(makes(statement))
+        made.update(tp.makes(statement))
 
 
 def one_loop(view: _View) -> Iterator[Problem]:
@@ -219,9 +174,9 @@ def one_loop(view: _View) -> Iterator[Problem]:
     There is one, or one for each part of the iterations, in their order.
     """
     loop, found = view.program.loop, 0
-    parts = loop_parts(view.program.whole)
+    parts = tp.loop_parts(view.program.whole)
     for statement, in_loop in view.statements:
-        if isinstance(statement, Loop):
+        if isinstance(statement, tp.Loop):
             found += 1
             if in_loop or found > len(parts):
                 yield statement, "a second loop, expected one", "make one loop of them"
@@ -232,7 +187,7 @@ def one_loop(view: _View) -> Iterator[Problem]:
             if loop is None or loop.dim != statement.dim:
                 over = "none" if loop is None else f"one over {loop.dim}"
                 yield statement, f"expected {over}", "loop over what the program splits"
-        if isinstance(statement, Start) and (in_loop or found):
+        if isinstance(statement, tp.Start) and (in_loop or found):
             yield statement, "starts behind the begin of the loop", "start it before"
     if loop is not None and not found:
         yield None, f"it splits {loop.dim} over iterations, found no loop", "add one"
@@ -259,7 +214,7 @@ def pieces_are_there(view: _View) -> Iterator[Problem]:
             what = f"a side of a product has {found}, expected pieces"
             yield None, what, "name pieces of the program"
     for statement, _ in view.statements:
-        if isinstance(statement, Reduce) and not known.issuperset(statement.over):
+        if isinstance(statement, tp.Reduce) and not known.issuperset(statement.over):
             found = ", ".join(map(str, statement.over))
             yield statement, f"is over {found}, expected pieces", "name axes it has"
 
@@ -276,18 +231,18 @@ def pieces_in_their_place(view: _View) -> Iterator[Problem]:
     """Looped pieces are read and stored in the loop; axes are pieces of the program."""
     known = set(view.program.pieces)
     for statement, in_loop in view.statements:
-        if isinstance(statement, Load | Store):
+        if isinstance(statement, tp.Load | tp.Store):
             looped = any(d.loop for d in dims_of(statement.at))
             if looped and not in_loop:
                 what = "takes the part of an iteration outside of the loop"
                 yield statement, what, "put it in the loop"
-            if isinstance(statement, Store) and in_loop and not looped:
+            if isinstance(statement, tp.Store) and in_loop and not looped:
                 what = "every iteration stores the same place"
                 yield statement, what, "store it behind the loop"
     for name, tile in view.tiles.items():
         for dim in tile.axes:
             if dim not in known or dim in view.program.units:
-                maker = next(s for s, _ in view.statements if name in makes(s))
+                maker = next(s for s, _ in view.statements if name in tp.makes(s))
                 yield maker, f"{dim} is no axis of this program's tiles", "list it"
 
 
@@ -295,9 +250,9 @@ def tensors_as_declared(view: _View) -> Iterator[Problem]:
     """Loads and stores take tensors of the header, with their formats and axes."""
     stored: set[str] = set()
     for statement, _ in view.statements:
-        if not isinstance(statement, Load | Store | Ask):
+        if not isinstance(statement, tp.Load | tp.Store | tp.Ask):
             continue
-        name = statement.result if isinstance(statement, Store) else statement.source
+        name = statement.result if isinstance(statement, tp.Store) else statement.source
         kind = view.program.tensors.get(name)
         if kind is None:
             yield statement, f"{name} is no tensor of the program", "declare it"
@@ -305,13 +260,15 @@ def tensors_as_declared(view: _View) -> Iterator[Problem]:
         if _whole(statement.at) != _whole(kind.axes):
             axes = ", ".join(map(axis_text, kind.axes))
             yield statement, f"{name} has the axes [{axes}]", "name a piece of each"
-        if isinstance(statement, Store):
+        if isinstance(statement, tp.Store):
             dtype = statement.dtype
             if name in stored:
                 yield statement, f"{name} is stored twice", "store it once"
             stored.add(name)
         else:
-            dtype = statement.tile.dtype if isinstance(statement, Load) else kind.dtype
+            dtype = (
+                statement.tile.dtype if isinstance(statement, tp.Load) else kind.dtype
+            )
         if dtype != kind.dtype:
             yield statement, f"the format is {dtype}, that of {name} {kind.dtype}", ""
 
@@ -334,37 +291,37 @@ def orders_fit(view: _View) -> Iterator[Problem]:
                 yield statement, what, "turn it by `convert`"
         result = _result_axes(view, statement)
         if result is not None:
-            own = view.tiles[makes(statement)[0]].axes
+            own = view.tiles[tp.makes(statement)[0]].axes
             if own != result:
                 what = f"its type lies as {_axes(own)}, it makes {_axes(result)}"
                 yield statement, what, "say the type that follows"
 
 
-_Expected = tuple[str, Order, bool]
+_Expected = tuple[str, tp.Order, bool]
 """An operand, the order of axes that is read, and whether it must have all of them."""
 
 
-def _expected_orders(view: _View, statement: Statement) -> Iterator[_Expected]:
+def _expected_orders(view: _View, statement: tp.Statement) -> Iterator[_Expected]:
     match statement:
-        case Compute():
-            yield from ((v, statement.tile.axes, False) for v in reads(statement))
-        case Load() if statement.along is not None:
+        case tp.Compute():
+            yield from ((v, statement.tile.axes, False) for v in tp.reads(statement))
+        case tp.Load() if statement.along is not None:
             yield from ((v, statement.tile.axes, False) for v in statement.along.reads)
-        case Rescale():
+        case tp.Rescale():
             yield statement.scale, view.tiles[statement.target].axes, False
-        case Update():
+        case tp.Update():
             yield statement.operand, view.tiles[statement.target].axes, False
-        case Largest():
+        case tp.Largest():
             yield statement.operand, statement.tile.axes, True
             yield statement.state, statement.tile.axes, True
-        case Product():
+        case tp.Product():
             yield from _product_orders(statement)
-        case Cast() | Finite() | Mask() | Merge() | Scan():
+        case tp.Cast() | tp.Finite() | tp.Mask() | tp.Merge() | tp.Scan():
             yield statement.operand, statement.tile.axes, True
-        case Pick():
+        case tp.Pick():
             yield statement.operand, statement.tile.axes, True
             yield statement.other, statement.tile.axes, True
-        case Join():
+        case tp.Join():
             rest = tuple(d for d in statement.tile.axes if d != statement.along)
             yield statement.operand, rest, True
             yield statement.other, rest, True
@@ -372,7 +329,7 @@ def _expected_orders(view: _View, statement: Statement) -> Iterator[_Expected]:
             pass
 
 
-def _product_orders(product: Product) -> Iterator[_Expected]:
+def _product_orders(product: tp.Product) -> Iterator[_Expected]:
     batch, rows, columns = product.batch, product.rows, product.columns
     over = product.over
     if product.is_matrix:
@@ -387,36 +344,36 @@ def _product_orders(product: Product) -> Iterator[_Expected]:
         yield product.into, product.tile.axes, True
 
 
-def _result_axes(view: _View, statement: Statement) -> Order | None:
+def _result_axes(view: _View, statement: tp.Statement) -> tp.Order | None:
     """The axes of a result where they follow from the operands."""
     match statement:
-        case Product() if statement.into is None:
+        case tp.Product() if statement.into is None:
             return statement.batch + statement.rows + statement.columns
-        case Reduce():
+        case tp.Reduce():
             own = view.tiles[statement.operand].axes
             return tuple(d for d in own if d not in statement.over)
-        case Compute():
-            made = {d for v in reads(statement) for d in view.tiles[v].axes}
+        case tp.Compute():
+            made = {d for v in tp.reads(statement) for d in view.tiles[v].axes}
             return tuple(d for d in statement.tile.axes if d in made)
-        case Convert():
+        case tp.Convert():
             own = set(view.tiles[statement.operand].axes)
             return tuple(d for d in statement.tile.axes if d in own) if own else ()
-        case Merge():
+        case tp.Merge():
             return tuple(d for side in statement.sides for d in side)
-        case Lane():
+        case tp.Lane():
             own = view.tiles[statement.operand].axes
             return tuple(d for d in own if d != statement.along)
-        case Join():
+        case tp.Join():
             return (*view.tiles[statement.operand].axes, statement.along)
-        case Load():
+        case tp.Load():
             return _read_axes(view, statement.tile.axes, _read_pieces(view, statement))
-        case Positions():
+        case tp.Positions():
             return _read_axes(view, statement.tile.axes, statement.at)
         case _:
             return None
 
 
-def _read_pieces(view: _View, load: Load) -> Order:
+def _read_pieces(view: _View, load: tp.Load) -> tp.Order:
     """The pieces that a load reads: besides where positions are data, those of these.
 
     The axes of these lie in the order of the tile.
@@ -428,7 +385,7 @@ def _read_pieces(view: _View, load: Load) -> Order:
     return tuple(dict.fromkeys((*own, *rest)))
 
 
-def _read_axes(view: _View, axes: Order, pieces: Order) -> Order:
+def _read_axes(view: _View, axes: tp.Order, pieces: tp.Order) -> tp.Order:
     """The axes of what is read of a tensor, in the order of its tile if they fit."""
     read = {d for d in pieces if d not in view.program.units}
     return axes if set(axes) == read else tuple(sorted(read))
@@ -441,22 +398,22 @@ def all_axes_kept(view: _View) -> Iterator[Problem]:
     """
     for statement, _ in view.statements:
         match statement:
-            case Convert():
+            case tp.Convert():
                 own = view.tiles[statement.operand].axes
                 if sorted(own) != sorted(statement.tile.axes):
                     what = f"{statement.operand} has the axes {_axes(own)}"
                     yield statement, what, "keep all of them"
-            case Reduce():
+            case tp.Reduce():
                 own = view.tiles[statement.operand].axes
                 if not set(statement.over) <= set(own):
                     what = f"{statement.operand} has the axes {_axes(own)}"
                     yield statement, what, "reduce over some of them"
-            case Scan():
+            case tp.Scan():
                 own, along = view.tiles[statement.operand].axes, statement.along
                 if along not in own or along.grid:
                     what = f"goes along {along}, {statement.operand} has {_axes(own)}"
                     yield statement, what, "scan a whole dim of it, or its pieces"
-            case Store():
+            case tp.Store():
                 own = view.tiles[statement.operand].axes
                 extra = [d for d in own if d not in dims_of(statement.at)]
                 extra = [d for d in extra if view.program.extents.get(d.name) != 1]
@@ -470,7 +427,7 @@ def all_axes_kept(view: _View) -> Iterator[Problem]:
 def halves_are_sums(view: _View) -> Iterator[Problem]:
     """What is summed by halves is the first of several axes, with few lanes, of f32."""
     for statement, _ in view.statements:
-        if not isinstance(statement, Reduce) or statement.halves is False:
+        if not isinstance(statement, tp.Reduce) or statement.halves is False:
             continue
         own, over = view.tiles[statement.operand], statement.over
         if statement.op.term is not Term.SUM or own.dtype != f32:
@@ -482,15 +439,15 @@ def halves_are_sums(view: _View) -> Iterator[Problem]:
             yield statement, what, "sum over the first one of several alone"
         elif view.pieces is not None and statement.halves is True:
             lanes = view.pieces.lanes(over[0])
-            if lanes > MOST_HALVED:
+            if lanes > tp.MOST_HALVED:
                 what = f"{lanes} lanes along {over[0]}"
-                yield statement, what, f"{MOST_HALVED} are the most by halves"
+                yield statement, what, f"{tp.MOST_HALVED} are the most by halves"
 
 
 def lanes_are_there(view: _View) -> Iterator[Problem]:
     """A lane is taken along a whole dim of a tile, which has that element."""
     for statement, _ in view.statements:
-        if not isinstance(statement, Lane):
+        if not isinstance(statement, tp.Lane):
             continue
         own, along = view.tiles[statement.operand], statement.along
         extent = view.program.extents.get(along.name) or 0
@@ -507,13 +464,13 @@ def lanes_are_there(view: _View) -> Iterator[Problem]:
 def both_lanes_are_joined(view: _View) -> Iterator[Problem]:
     """Two tiles of one format are the lanes of a whole dim of two elements."""
     for statement, _ in view.statements:
-        if not isinstance(statement, Join):
+        if not isinstance(statement, tp.Join):
             continue
         along, extent = statement.along, view.program.extents.get(statement.along.name)
-        if along != along.whole or extent != len(reads(statement)):
+        if along != along.whole or extent != len(tp.reads(statement)):
             what = f"joins two tiles along {along}, which has {extent} elements"
             yield statement, what, "join the two of a whole dim"
-        for name in reads(statement):
+        for name in tp.reads(statement):
             if view.tiles[name].dtype != statement.tile.dtype:
                 what = f"{name} is in {view.tiles[name].dtype}"
                 yield statement, what, "keep its format"
@@ -522,16 +479,23 @@ def both_lanes_are_joined(view: _View) -> Iterator[Problem]:
 def formats_fit(view: _View) -> Iterator[Problem]:
     """Arithmetic is in f32, or in one format of integers; so are products' operands."""
     for statement, _ in view.statements:
-        operands = [v for v in reads(statement) if v in view.tiles]
+        operands = [v for v in tp.reads(statement) if v in view.tiles]
         formats = {v: view.tiles[v].dtype for v in operands}
         match statement:
-            case Compute() | Reduce() | Scan() | Rescale() | Update() | Largest():
+            case (
+                tp.Compute()
+                | tp.Reduce()
+                | tp.Scan()
+                | tp.Rescale()
+                | tp.Update()
+                | tp.Largest()
+            ):
                 for name, dtype in formats.items():
                     if dtype != f32 and not dtype.is_integer:
                         what = f"reads {name} in {dtype}, arithmetic is in f32"
                         yield statement, what, "convert it"
                 yield from _mixed_integers(statement, formats)
-            case Product():
+            case tp.Product():
                 left, right = formats[statement.left], formats[statement.right]
                 narrow = statement.precision == "storage"
                 if left != right:
@@ -544,16 +508,23 @@ def formats_fit(view: _View) -> Iterator[Problem]:
         yield from _wrongly_made(statement)
 
 
-def _wrongly_made(statement: Statement) -> Iterator[Problem]:
+def _wrongly_made(statement: tp.Statement) -> Iterator[Problem]:
     """What computes makes f32 or integers, what counts i64, or i32 if that will do."""
     match statement:
-        case Positions() if statement.tile.dtype not in (i32, i64):
+        case tp.Positions() if statement.tile.dtype not in (i32, i64):
             yield statement, f"makes {statement.tile.dtype}", "positions are integers"
-        case Compute() | Reduce() | Scan() | Product() | Start() | Largest():
+        case (
+            tp.Compute()
+            | tp.Reduce()
+            | tp.Scan()
+            | tp.Product()
+            | tp.Start()
+            | tp.Largest()
+        ):
             whole = statement.tile.dtype.is_integer
-            if isinstance(statement, Compute) and statement.tile.dtype.only_stores:
+            if isinstance(statement, tp.Compute) and statement.tile.dtype.only_stores:
                 whole = statement.op.gives == statement.tile.dtype
-            alone = not whole or isinstance(statement, Product | Largest)
+            alone = not whole or isinstance(statement, tp.Product | tp.Largest)
             if statement.tile.dtype != f32 and alone:
                 what = f"makes {statement.tile.dtype}, arithmetic is in f32"
                 yield statement, what, "cast the result"
@@ -562,10 +533,10 @@ def _wrongly_made(statement: Statement) -> Iterator[Problem]:
 
 
 def _mixed_integers(
-    statement: Statement, formats: Mapping[str, DType]
+    statement: tp.Statement, formats: Mapping[str, DType]
 ) -> Iterator[Problem]:
     """Integers are computed with integers of their format, and give it."""
-    if isinstance(statement, Compute):
+    if isinstance(statement, tp.Compute):
         given = [o for o in statement.operands if isinstance(o, str)]
         first = statement.operands[0]
         if statement.op.chooses and isinstance(first, str):
@@ -574,14 +545,14 @@ def _mixed_integers(
     else:
         read = set(formats.values())
     if not any(d.is_integer for d in read) and not (
-        isinstance(statement, Compute | Reduce | Scan)
+        isinstance(statement, tp.Compute | tp.Reduce | tp.Scan)
         and statement.tile.dtype.is_integer
     ):
         return
     if len(read) > 1:
         named = " and ".join(sorted(map(str, read)))
         yield statement, f"computes with {named}", "convert one of them"
-    elif isinstance(statement, Compute | Reduce | Scan):
+    elif isinstance(statement, tp.Compute | tp.Reduce | tp.Scan):
         made = statement.tile.dtype
         op = statement.op
         expected = f32 if op.truth is Truth.COMPARES else op.gives or min(read, key=str)
@@ -589,7 +560,7 @@ def _mixed_integers(
             yield statement, f"makes {made}, expected {expected}", "say what follows"
 
 
-def _axes(axes: Order) -> str:
+def _axes(axes: tp.Order) -> str:
     return f"[{', '.join(map(str, axes))}]"
 
 
@@ -598,43 +569,45 @@ def _axes(axes: Order) -> str:
 
 def made_where_read(view: _View) -> Iterator[Problem]:
     """What is made under a condition is read under it only."""
-    made: dict[str, Number] = {}
+    made: dict[str, tp.Number] = {}
     for statement, _ in view.statements:
-        own: Number = True
-        if isinstance(statement, Convert | Mask):
+        own: tp.Number = True
+        if isinstance(statement, tp.Convert | tp.Mask):
             own = statement.when
         for name, condition in _reading(statement, own):
             given = made.get(name, True)
             if not _follows(condition, given):
                 what = f"reads {name}, which is made only when {given}"
                 yield statement, what, "pick another value otherwise"
-        for name in makes(statement):
+        for name in tp.makes(statement):
             made[name] = own
 
 
-def _reading(statement: Statement, own: Number) -> Iterator[tuple[str, Number]]:
+def _reading(
+    statement: tp.Statement, own: tp.Number
+) -> Iterator[tuple[str, tp.Number]]:
     """The values that a statement reads, and when it reads each."""
     match statement:
-        case Pick():
-            yield statement.operand, opposite(statement.when)
+        case tp.Pick():
+            yield statement.operand, tp.opposite(statement.when)
             yield statement.other, statement.when
-        case Load():
+        case tp.Load():
             if statement.along is not None:
                 yield from ((v, statement.when) for v in statement.along.reads)
             if statement.instead is not None:
-                yield statement.instead, opposite(statement.when)
+                yield statement.instead, tp.opposite(statement.when)
         case _:
-            yield from ((name, own) for name in reads(statement))
+            yield from ((name, own) for name in tp.reads(statement))
 
 
 def loads_have_stand_ins(view: _View) -> Iterator[Problem]:
     """A load that may be left out names the same tile, which serves instead."""
-    loads = {s.result: s for s, _ in view.statements if isinstance(s, Load)}
+    loads = {s.result: s for s, _ in view.statements if isinstance(s, tp.Load)}
     origin: dict[str, str] = {}
     for statement, _ in view.statements:
-        if isinstance(statement, Convert):
+        if isinstance(statement, tp.Convert):
             origin[statement.result] = origin.get(statement.operand, statement.operand)
-        if not isinstance(statement, Load):
+        if not isinstance(statement, tp.Load):
             continue
         serving = statement.instead
         if serving is None:
@@ -650,7 +623,7 @@ def loads_have_stand_ins(view: _View) -> Iterator[Problem]:
 def positions_are_data(view: _View) -> Iterator[Problem]:
     """Where positions are data they are integers, of a whole dim, read by pointers."""
     for statement, _ in view.statements:
-        if not isinstance(statement, Load) or statement.along is None:
+        if not isinstance(statement, tp.Load) or statement.along is None:
             continue
         dim, index = statement.along.dim, statement.along.index
         dtype = view.tiles[index].dtype
@@ -667,9 +640,9 @@ def positions_are_data(view: _View) -> Iterator[Problem]:
 _MOST_ATOMS = 12
 
 
-def _follows(given: Number, expected: Number) -> bool:
+def _follows(given: tp.Number, expected: tp.Number) -> bool:
     """Whether a condition holds wherever another one does, at any sizes."""
-    claim = any_of([opposite(given), expected])
+    claim = tp.any_of([tp.opposite(given), expected])
     atoms = sorted(_atoms(claim), key=str)
     if len(atoms) > _MOST_ATOMS:
         return False
@@ -677,38 +650,38 @@ def _follows(given: Number, expected: Number) -> bool:
     return all(_truth(claim, dict(zip(atoms, row, strict=True))) for row in rows)
 
 
-def _atoms(number: Number) -> set[Formula]:
+def _atoms(number: tp.Number) -> set[tp.Formula]:
     """What a condition is made of, besides and, or and not."""
-    if not isinstance(number, Formula):
+    if not isinstance(number, tp.Formula):
         return set()
     if number.op not in ("and", "or", "not"):
         return {number}
-    found: set[Formula] = set()
+    found: set[tp.Formula] = set()
     for arg in number.args:
         assert not isinstance(arg, Dim)
         found |= _atoms(arg)
     return found
 
 
-def _truth(number: Number, values: Mapping[Formula, bool]) -> bool:
-    if not isinstance(number, Formula):
+def _truth(number: tp.Number, values: Mapping[tp.Formula, bool]) -> bool:
+    if not isinstance(number, tp.Formula):
         return bool(number)
     if number in values:
         return values[number]
     args = [_truth(a, values) for a in number.args if not isinstance(a, Dim)]
-    return bool(fold(number.op, *args))
+    return bool(tp.fold(number.op, *args))
 
 
 # -- Lanes outside ---------------------------------------------------------------------
 
-_Fills = Mapping[Dim, tuple[float, Number]]
+_Fills = Mapping[Dim, tuple[float, tp.Number]]
 """What lanes outside of each axis hold, and under which condition."""
 
 
 def loads_stay_inside(view: _View) -> Iterator[Problem]:
     """By pointers, no lane outside of a tensor is read."""
     for statement, _ in view.statements:
-        if not isinstance(statement, Load) or statement.via != "pointer":
+        if not isinstance(statement, tp.Load) or statement.via != "pointer":
             continue
         for dim in statement.tile.axes:
             loose = view.outside(dim, in_loop=True)
@@ -721,7 +694,7 @@ def masks_fill(view: _View) -> Iterator[Problem]:
     """A mask fills with what a reduction takes as neutral, along its own axes."""
     neutral_ones = {o.neutral for o in OPERATORS.values() if o.neutral is not None}
     for statement, _ in view.statements:
-        if not isinstance(statement, Mask):
+        if not isinstance(statement, tp.Mask):
             continue
         if statement.fill not in neutral_ones:
             allowed = ", ".join(f"{n:g}" for n in sorted(neutral_ones))
@@ -761,84 +734,84 @@ class _Lanes:
         self.fills: dict[str, _Fills] = {}
         self.extents = known_extents(view.program.extents)
 
-    def needed(self, statement: Statement) -> Iterator[tuple[str, Order, float]]:
+    def needed(self, statement: tp.Statement) -> Iterator[tuple[str, tp.Order, float]]:
         """Operands, axes, and what these must hold outside."""
         match statement:
-            case Reduce():
-                yield statement.operand, statement.over, neutral(statement.op)
-            case Product():
+            case tp.Reduce():
+                yield statement.operand, statement.over, tp.neutral(statement.op)
+            case tp.Product():
                 yield statement.left, statement.over, 0.0
                 yield statement.right, statement.over, 0.0
-            case Update():
+            case tp.Update():
                 axes = self.view.tiles[statement.target].axes
                 looped = tuple(d for d in axes if d.loop)
-                yield statement.operand, looped, neutral(statement.op)
-            case Largest():
+                yield statement.operand, looped, tp.neutral(statement.op)
+            case tp.Largest():
                 looped = tuple(d for d in statement.tile.axes if d.loop)
                 yield statement.operand, looped, -math.inf
             case _:
                 pass
 
-    def take(self, statement: Statement) -> None:
+    def take(self, statement: tp.Statement) -> None:
         """Note what a statement leaves in lanes outside."""
         match statement:
-            case Load() | Start() | Mask():
+            case tp.Load() | tp.Start() | tp.Mask():
                 self.fills[statement.result] = self._made(statement)
-            case Cast() | Convert() | Merge():
+            case tp.Cast() | tp.Convert() | tp.Merge():
                 self.fills[statement.result] = self.fills.get(statement.operand, {})
-            case Finite():
+            case tp.Finite():
                 held = self.fills.get(statement.operand, {})
                 self.fills[statement.result] = {
                     d: (0.0 if f == -math.inf else f, c) for d, (f, c) in held.items()
                 }
-            case Pick() | Join():
+            case tp.Pick() | tp.Join():
                 pair = (statement.operand, statement.other)
                 self.fills[statement.result] = self._both(*pair)
-            case Lane():
+            case tp.Lane():
                 held = self.fills.get(statement.operand, {})
                 axes = statement.tile.axes
                 self.fills[statement.result] = {d: held[d] for d in axes if d in held}
-            case Reduce():
+            case tp.Reduce():
                 held = self.fills.get(statement.operand, {})
                 axes = statement.tile.axes
-                self.fills[statement.result] = held_after(statement.op, held, axes)
-            case Compute():
+                self.fills[statement.result] = tp.held_after(statement.op, held, axes)
+            case tp.Compute():
                 self.fills[statement.result] = self._computed(statement)
-            case Update():
+            case tp.Update():
                 pair = (statement.target, statement.operand)
                 self.fills[statement.target] = self._both(*pair)
             case _:
-                for name in makes(statement):
+                for name in tp.makes(statement):
                     self.fills[name] = {}
 
-    def _made(self, statement: Load | Start | Mask) -> _Fills:
+    def _made(self, statement: tp.Load | tp.Start | tp.Mask) -> _Fills:
         match statement:
-            case Load() if statement.via == "descriptor":
+            case tp.Load() if statement.via == "descriptor":
                 return {d: (0.0, self.view.ends(d)) for d in statement.tile.axes}
-            case Load():
+            case tp.Load():
                 return dict.fromkeys(statement.guarded, (0.0, True))
-            case Start():
+            case tp.Start():
                 return dict.fromkeys(statement.tile.axes, (statement.value, True))
-            case Mask():
+            case tp.Mask():
                 before = self.fills.get(statement.operand, {})
                 fill, where = statement.fill, dict(statement.where)
                 found = {d: f for d, f in before.items() if f[0] == fill}
                 for dim, when in where.items():
                     held = found.get(dim, (fill, False))[1]
-                    found[dim] = fill, any_of([when, held])
+                    found[dim] = fill, tp.any_of([when, held])
                 return found
 
     def _both(self, first: str, second: str) -> _Fills:
         """What two values hold alike."""
         one, other = self.fills.get(first, {}), self.fills.get(second, {})
         return {
-            d: (f, all_of([holds, other[d][1]]))
+            d: (f, tp.all_of([holds, other[d][1]]))
             for d, (f, holds) in one.items()
             if d in other and other[d][0] == f
         }
 
-    def _computed(self, statement: Compute) -> _Fills:
-        found: dict[Dim, tuple[float, Number]] = {}
+    def _computed(self, statement: tp.Compute) -> _Fills:
+        found: dict[Dim, tuple[float, tp.Number]] = {}
         for dim in statement.tile.axes:
             held = [self._held(o, dim) for o in statement.operands]
             op, inner = statement.op, statement.inner
@@ -853,14 +826,14 @@ class _Lanes:
                 continue
             fill = _applied(op, inner, [f for f, _ in known], self._format(statement))
             if not math.isnan(fill):
-                found[dim] = fill, all_of(c for _, c in known)
+                found[dim] = fill, tp.all_of(c for _, c in known)
         return found
 
-    def _format(self, statement: Compute) -> DType:
-        dtypes = [self.view.tiles[v].dtype for v in reads(statement)]
+    def _format(self, statement: tp.Compute) -> DType:
+        dtypes = [self.view.tiles[v].dtype for v in tp.reads(statement)]
         return next((d for d in dtypes if d.is_integer), f32)
 
-    def _held(self, operand: Operand, dim: Dim) -> tuple[float, Number] | None:
+    def _held(self, operand: Operand, dim: Dim) -> tuple[float, tp.Number] | None:
         if isinstance(operand, str):
             return self.fills.get(operand, {}).get(dim)
         if all(n in self.extents for n, _ in operand.extents):
@@ -872,8 +845,8 @@ def _applied(
     op: Operator, inner: Operator | None, values: Sequence[float], dtype: DType
 ) -> float:
     if inner is not None:
-        values = [held_by(inner, values, dtype)]
-    return held_by(op, values, dtype)
+        values = [tp.held_by(inner, values, dtype)]
+    return tp.held_by(op, values, dtype)
 
 
 def shifts_are_finite(view: _View) -> Iterator[Problem]:
@@ -882,16 +855,18 @@ def shifts_are_finite(view: _View) -> Iterator[Problem]:
     """The values that are shifts, with what they are where all is masked."""
     for statement, _ in view.statements:
         match statement:
-            case Reduce() if statement.op.shift_of is not None:
+            case tp.Reduce() if statement.op.shift_of is not None:
                 shifts[statement.result] = statement.op.neutral
-            case Largest():
+            case tp.Largest():
                 shifts[statement.result] = None
-            case Finite():
+            case tp.Finite():
                 fill = shifts.get(statement.operand)
                 shifts[statement.result] = None if fill == statement.fill else fill
-            case Convert() | Cast() | Mask() | Merge() if statement.operand in shifts:
+            case tp.Convert() | tp.Cast() | tp.Mask() | tp.Merge() if (
+                statement.operand in shifts
+            ):
                 shifts[statement.result] = shifts[statement.operand]
-            case Compute() if SUB in (statement.op, statement.inner):
+            case tp.Compute() if SUB in (statement.op, statement.inner):
                 values = (o for o in reversed(statement.operands) if isinstance(o, str))
                 last = next((v for v in values if v in shifts), None)
                 fill = None if last is None else shifts[last]
@@ -909,13 +884,13 @@ def carried_start_neutral(view: _View) -> Iterator[Problem]:
     """What a loop carries starts with the neutral element of what changes it."""
     for statement, _ in view.statements:
         match statement:
-            case Update():
-                target, expected = statement.target, neutral(statement.op)
-            case Product() if statement.into is not None:
+            case tp.Update():
+                target, expected = statement.target, tp.neutral(statement.op)
+            case tp.Product() if statement.into is not None:
                 target, expected = statement.into, 0.0
-            case Largest():
+            case tp.Largest():
                 target, expected = statement.state, -math.inf
-            case Rescale():
+            case tp.Rescale():
                 target, expected = statement.target, 0.0
             case _:
                 continue
@@ -931,14 +906,14 @@ def carried_start_neutral(view: _View) -> Iterator[Problem]:
 def sums_are_rescaled_first(view: _View) -> Iterator[Problem]:
     """Sums that are relative to an older maximum shrink before they are added to."""
     changed: set[str] = set()
-    scales = {s.scale for s, _ in view.statements if isinstance(s, Largest)}
+    scales = {s.scale for s, _ in view.statements if isinstance(s, tp.Largest)}
     for statement, _ in view.statements:
         match statement:
-            case Loop():
+            case tp.Loop():
                 changed.clear()
-            case Convert() if statement.operand in scales:
+            case tp.Convert() if statement.operand in scales:
                 scales.add(statement.result)
-            case Rescale():
+            case tp.Rescale():
                 if statement.scale not in scales:
                     what = f"{statement.scale} is the scale of no maximum"
                     yield statement, what, "rescale by that of a `largest`"
@@ -946,9 +921,9 @@ def sums_are_rescaled_first(view: _View) -> Iterator[Problem]:
                     what = f"{statement.target} was added to before"
                     yield statement, what, "rescale it first"
                 changed.add(statement.target)
-            case Update():
+            case tp.Update():
                 changed.add(statement.target)
-            case Product() if statement.into is not None:
+            case tp.Product() if statement.into is not None:
                 changed.add(statement.into)
             case _:
                 pass
@@ -956,10 +931,10 @@ def sums_are_rescaled_first(view: _View) -> Iterator[Problem]:
 
 def maxima_before_their_sums(view: _View) -> Iterator[Problem]:
     """A carried maximum is read as it was, or behind the statement that changes it."""
-    states = {s.state for s, _ in view.statements if isinstance(s, Largest)}
+    states = {s.state for s, _ in view.statements if isinstance(s, tp.Largest)}
     for statement, in_loop in view.statements:
-        if in_loop and not isinstance(statement, Largest):
-            for name in reads(statement):
+        if in_loop and not isinstance(statement, tp.Largest):
+            for name in tp.reads(statement):
                 if name in states:
                     what = f"reads {name}, which changes in this iteration"
                     yield statement, what, "read the result of `largest`"
@@ -970,7 +945,7 @@ def maxima_before_their_sums(view: _View) -> Iterator[Problem]:
 
 def waits_before_dependent(view: _View) -> Iterator[Problem]:
     """What the kernel ahead makes is read, and anything stored, behind the wait."""
-    waits = [s for s, _ in view.statements if isinstance(s, Wait)]
+    waits = [s for s, _ in view.statements if isinstance(s, tp.Wait)]
     early = view.program.schedule.pdl
     if early and not waits:
         yield None, "it is launched early, found no `wait`", "wait for the kernel ahead"
@@ -980,16 +955,16 @@ def waits_before_dependent(view: _View) -> Iterator[Problem]:
         return
     waited = False
     for statement, in_loop in view.statements:
-        if isinstance(statement, Wait):
+        if isinstance(statement, tp.Wait):
             if waited or in_loop:
                 yield statement, "waits more than once", "wait once, outside of loops"
             waited = True
-        elif not waited and isinstance(statement, Store):
+        elif not waited and isinstance(statement, tp.Store):
             what = "stores before the wait: what is there may still be read"
             yield statement, what, "wait before"
         elif (
             not waited
-            and isinstance(statement, Load | Ask)
+            and isinstance(statement, tp.Load | tp.Ask)
             and (view.made is None or statement.source in view.made)
         ):
             what = f"reads {statement.source} before the kernel ahead has made it"
@@ -1003,9 +978,9 @@ def announced_behind_wait(view: _View) -> Iterator[Problem]:
     """
     waited, announced = not view.program.schedule.pdl, False
     for statement, in_loop in view.statements:
-        if isinstance(statement, Wait):
+        if isinstance(statement, tp.Wait):
             waited = True
-        if isinstance(statement, Announce):
+        if isinstance(statement, tp.Announce):
             if not waited:
                 what = "announces before the wait"
                 yield statement, what, "announce behind it"
@@ -1026,16 +1001,16 @@ def copies_are_apart(view: _View) -> Iterator[Problem]:
     if not view.program.schedule.second_load:
         return
     for statement, in_loop in view.statements:
-        if not isinstance(statement, Load) or not in_loop or statement.instead:
+        if not isinstance(statement, tp.Load) or not in_loop or statement.instead:
             continue
         users = view.users.get(statement.result, [])
-        users = [u for u in users if not isinstance(u, Load | Pick | Merge)]
+        users = [u for u in users if not isinstance(u, tp.Load | tp.Pick | tp.Merge)]
         across = [
             u
             for u in users
-            if isinstance(u, Product) and u.into is not None and u.wgmma is not False
+            if isinstance(u, tp.Product) and u.into is not None and u.wgmma is not False
         ]
-        registers = [u for u in users if not isinstance(u, Product)]
+        registers = [u for u in users if not isinstance(u, tp.Product)]
         if across and registers:
             what = (
                 f"{across[0].into} is added to across iterations by the matrix unit, "
@@ -1047,7 +1022,7 @@ def copies_are_apart(view: _View) -> Iterator[Problem]:
 def buffers_in_loops(view: _View) -> Iterator[Problem]:
     """Loads of the loop have buffers, those outside of it none."""
     for statement, in_loop in view.statements:
-        if isinstance(statement, Load) and (statement.buffers == 0) is in_loop:
+        if isinstance(statement, tp.Load) and (statement.buffers == 0) is in_loop:
             expected = "one or more" if in_loop else "none"
             what = f"found {statement.buffers} buffers, expected {expected}"
             yield statement, what, "say buffers(...) in loops only"

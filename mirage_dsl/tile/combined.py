@@ -81,59 +81,9 @@ from typing import Literal
 
 from mirage_dsl.core.types import Axis, Dim, Scalar, f16, f32, i8, i32, u8
 from mirage_dsl.ir.graph import Operand, Split, grid_axes, integer_of
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.ops.table import (
-    ADD,
-    BIT_AND,
-    CONVERSIONS,
-    EQUAL,
-    EXP,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    OPERATORS,
-    SHIFT_RIGHT,
-    SUB,
-    WHERE,
-)
-from mirage_dsl.tile.program import (
-    STAGES,
-    WARPS,
-    Ask,
-    Cast,
-    Compute,
-    Convert,
-    Finite,
-    Lane,
-    Largest,
-    Load,
-    Mask,
-    Merge,
-    Number,
-    Order,
-    Pick,
-    Positions,
-    Product,
-    Reduce,
-    Rescale,
-    Start,
-    Statement,
-    Store,
-    Tile,
-    TileProgram,
-    Update,
-    Wait,
-    all_of,
-    fold,
-    held_by,
-    lanes,
-    loose,
-    makes,
-    opposite,
-    reads,
-    tiles_of,
-    walk,
-)
+from mirage_dsl.tile import program as tp
 
 # -- Bytes unpacked in a step ----------------------------------------------------------
 
@@ -188,7 +138,7 @@ class Packed:
 
 
 def packed(
-    program: TileProgram,
+    program: tp.TileProgram,
     lanes: Callable[[Dim], int] | None = None,
     words: Container[str] = (),
 ) -> Packed:
@@ -199,14 +149,14 @@ def packed(
         lanes: How many lanes a piece has; its extent if nothing is given.
         words: Its loads of words.
     """
-    tiles = tiles_of(program)
+    tiles = tp.tiles_of(program)
     if all(t.dtype.itemsize > 1 and t.dtype is not i32 for t in tiles.values()):
         return Packed({}, frozenset(), frozenset())
     lanes = lanes or (lambda d: _extent(d, program))
     return _UnpackedFinder(program, tiles, lanes, words).found()
 
 
-def _extent(dim: Dim, program: TileProgram) -> int:
+def _extent(dim: Dim, program: tp.TileProgram) -> int:
     """Lanes of a dim that is whole; 0 of other pieces."""
     return 0 if dim.grid or dim.loop else program.extents.get(dim.name) or 0
 
@@ -214,18 +164,18 @@ def _extent(dim: Dim, program: TileProgram) -> int:
 class _UnpackedFinder:
     def __init__(
         self,
-        program: TileProgram,
-        tiles: Mapping[str, Tile],
+        program: tp.TileProgram,
+        tiles: Mapping[str, tp.Tile],
         lanes: Callable[[Dim], int],
         words: Container[str],
     ) -> None:
         self._tiles = tiles
         self._lanes = lanes
         self._words = words
-        self._statements = [s for s, _ in walk(program.body)]
-        self._makers: dict[str, Statement] = {}
+        self._statements = [s for s, _ in tp.walk(program.body)]
+        self._makers: dict[str, tp.Statement] = {}
         for statement in self._statements:
-            for name in makes(statement):
+            for name in tp.makes(statement):
                 self._makers.setdefault(name, statement)
 
     def found(self) -> Packed:
@@ -233,11 +183,11 @@ class _UnpackedFinder:
         leading: set[str] = set()
         for statement in self._statements:
             match statement:
-                case Compute() if statement.op is CONVERSIONS[f32]:
+                case tp.Compute() if statement.op is table.CONVERSIONS[f32]:
                     part = self._part(statement.operands[0], leading)
                     if part is not None and self._suits(statement, part):
                         floats[statement.result] = part
-                case Cast() if statement.tile.dtype == f16:
+                case tp.Cast() if statement.tile.dtype == f16:
                     part = floats.get(statement.operand)
                     part = part or self._float(statement.operand, leading)
                     if part is not None:
@@ -253,15 +203,21 @@ class _UnpackedFinder:
         of_bytes, found = set[str](), set[str]()
         for statement in self._statements:
             match statement:
-                case Load() if statement.tile.dtype.itemsize == 1:
+                case tp.Load() if statement.tile.dtype.itemsize == 1:
                     if statement.result not in self._words:
-                        of_bytes.update(makes(statement))
+                        of_bytes.update(tp.makes(statement))
                 case (
-                    Compute() | Cast() | Convert() | Mask() | Merge() | Lane() | Pick()
+                    tp.Compute()
+                    | tp.Cast()
+                    | tp.Convert()
+                    | tp.Mask()
+                    | tp.Merge()
+                    | tp.Lane()
+                    | tp.Pick()
                 ):
-                    if not of_bytes.isdisjoint(reads(statement)):
-                        of_bytes.update(makes(statement))
-                case Product() if statement.is_matrix:
+                    if not of_bytes.isdisjoint(tp.reads(statement)):
+                        of_bytes.update(tp.makes(statement))
+                case tp.Product() if statement.is_matrix:
                     found |= of_bytes & {statement.left, statement.right}
                 case _:
                     pass
@@ -269,15 +225,16 @@ class _UnpackedFinder:
 
     def _only_cast(self, floats: Mapping[str, Unpacked]) -> set[str]:
         """Floats of which only the casts are read, which are unpacked as well."""
-        read = {v: list[Statement]() for v in floats}
+        read = {v: list[tp.Statement]() for v in floats}
         for statement in self._statements:
-            for value in reads(statement):
+            for value in tp.reads(statement):
                 if value in read:
                     read[value].append(statement)
         return {
             v
             for v, users in read.items()
-            if users and all(isinstance(u, Cast) and u.result in floats for u in users)
+            if users
+            and all(isinstance(u, tp.Cast) and u.result in floats for u in users)
         }
 
     def _only_leading(
@@ -290,14 +247,14 @@ class _UnpackedFinder:
             read = {
                 v
                 for s in self._statements
-                if not any(m in floats or m in rest for m in makes(s))
-                for v in reads(s)
+                if not any(m in floats or m in rest for m in tp.makes(s))
+                for v in tp.reads(s)
             }
             if not rest & read:
                 return frozenset(rest)
             rest -= read
 
-    def _suits(self, made: Compute, part: Unpacked) -> bool:
+    def _suits(self, made: tp.Compute, part: Unpacked) -> bool:
         """Whether the floats have the axes of the bytes, and the one that is both."""
         axes = tuple(d for d in made.tile.axes if d != part.along)
         source = self._tiles[part.source].axes
@@ -310,7 +267,7 @@ class _UnpackedFinder:
         if not isinstance(value, str):
             return None
         dtype, made = self._tiles[value].dtype, self._makers[value]
-        found = self._step(made, leading) if isinstance(made, Compute) else None
+        found = self._step(made, leading) if isinstance(made, tp.Compute) else None
         if found is not None:
             leading.add(value)
             return found
@@ -319,10 +276,10 @@ class _UnpackedFinder:
     def _byte(self, value: str, leading: set[str]) -> Unpacked | None:
         """A value as it was loaded: bytes, or one of the two of each word."""
         made = self._makers[value]
-        if isinstance(made, Lane) and made.operand in self._words:
+        if isinstance(made, tp.Lane) and made.operand in self._words:
             leading.add(value)
             return Unpacked(made.operand, "byte", lane=made.at)
-        loaded = isinstance(made, Load | Convert | Mask | Pick)
+        loaded = isinstance(made, tp.Load | tp.Convert | tp.Mask | tp.Pick)
         return Unpacked(value, "byte") if loaded else None
 
     def _float(self, value: str, leading: set[str]) -> Unpacked | None:
@@ -336,16 +293,16 @@ class _UnpackedFinder:
         leading |= own
         return found
 
-    def _step(self, made: Compute, leading: set[str]) -> Unpacked | None:
+    def _step(self, made: tp.Compute, leading: set[str]) -> Unpacked | None:
         op, dtype = made.op, made.tile.dtype
         own = set[str]()
-        if op is BIT_AND:
+        if op is table.BIT_AND:
             found = self._masked(made, own)
-        elif op is SHIFT_RIGHT:
+        elif op is table.SHIFT_RIGHT:
             found = self._shifted(made, own)
             if found is not None and self._tiles[found.source].dtype != u8:
                 return None  # signs are shifted in; a mask has to take them away
-        elif op in (ADD, SUB):
+        elif op in (table.ADD, table.SUB):
             found = self._less(made, own)
         elif op.gives is not None and dtype.is_integer:
             found = self._part(made.operands[0], own)
@@ -363,7 +320,7 @@ class _UnpackedFinder:
             return False
         return part.part != "byte" or self._tiles[part.source].dtype == i8
 
-    def _masked(self, made: Compute, leading: set[str]) -> Unpacked | None:
+    def _masked(self, made: tp.Compute, leading: set[str]) -> Unpacked | None:
         """Half a byte: the lower one, or what a shift left."""
         value, mask = made.operands
         if integer_of(value, {}) is not None:
@@ -371,7 +328,7 @@ class _UnpackedFinder:
         if integer_of(mask, {}) != 2**HALF - 1 or not isinstance(value, str):
             return None
         inner = self._makers[value]
-        if isinstance(inner, Compute) and inner.op is SHIFT_RIGHT:
+        if isinstance(inner, tp.Compute) and inner.op is table.SHIFT_RIGHT:
             found = self._shifted(inner, leading)
             if found is not None:
                 leading.add(value)
@@ -382,7 +339,7 @@ class _UnpackedFinder:
             return None
         return replace(found, part="low") if found.part == "byte" else None
 
-    def _shifted(self, made: Compute, leading: set[str]) -> Unpacked | None:
+    def _shifted(self, made: tp.Compute, leading: set[str]) -> Unpacked | None:
         value, by = made.operands
         if not isinstance(value, str):
             return None
@@ -405,7 +362,7 @@ class _UnpackedFinder:
         if number is None or number % HALF or not 0 <= number < WORD:
             return None
         source = value
-        while isinstance(made := self._makers[source], Compute):
+        while isinstance(made := self._makers[source], tp.Compute):
             # As a wider number it has the same bits there.
             if made.op.gives is None or not made.tile.dtype.is_integer:
                 return None
@@ -413,7 +370,7 @@ class _UnpackedFinder:
             (source,) = (str(o) for o in made.operands)
             if self._tiles[source].dtype.itemsize > made.tile.dtype.itemsize:
                 return None
-        loaded = isinstance(made, Load | Convert | Mask | Pick)
+        loaded = isinstance(made, tp.Load | tp.Convert | tp.Mask | tp.Pick)
         if not loaded or self._tiles[source].dtype is not i32:
             return None
         return Unpacked(source, "word", place=number // HALF)
@@ -426,15 +383,15 @@ class _UnpackedFinder:
             return None
         made, own = self._makers[operand], {operand}
         match made:
-            case Lane() if _is_position(self._makers[made.operand]):
+            case tp.Lane() if _is_position(self._makers[made.operand]):
                 own.add(made.operand)
                 found = made.at
-            case Compute() if made.tile.dtype.is_integer:
+            case tp.Compute() if made.tile.dtype.is_integer:
                 given = [self._number(o, own) for o in made.operands]
                 known = [float(n) for n in given if n is not None]
                 if len(known) < len(given):
                     return None
-                found = int(held_by(made.op, known, made.tile.dtype))
+                found = int(tp.held_by(made.op, known, made.tile.dtype))
             case _:
                 return None
         leading |= own
@@ -447,12 +404,12 @@ class _UnpackedFinder:
             made = self._makers[value]
             leading.add(value)
             match made:
-                case Positions():
+                case tp.Positions():
                     (dim, *others) = made.tile.axes or (None,)
                     if dim is None or others or made.at != (dim,) or times != HALF:
                         return None
                     return dim if self._lanes(dim) == 2 else None
-                case Compute() if made.op is MUL:
+                case tp.Compute() if made.op is table.MUL:
                     numbers = [
                         n for o in made.operands if (n := integer_of(o, {})) is not None
                     ]
@@ -460,34 +417,34 @@ class _UnpackedFinder:
                     if len(names) != 1 or len(numbers) != 1:
                         return None
                     times, value = times * numbers[0], names[0]
-                case Compute() if made.op.gives is not None:
+                case tp.Compute() if made.op.gives is not None:
                     value = made.operands[0]
                 case _:
                     return None
         return None
 
-    def _less(self, made: Compute, leading: set[str]) -> Unpacked | None:
+    def _less(self, made: tp.Compute, leading: set[str]) -> Unpacked | None:
         """A part less a constant, in a format that holds the difference."""
         value, other = made.operands
-        if made.op is ADD and integer_of(value, {}) is not None:
+        if made.op is table.ADD and integer_of(value, {}) is not None:
             value, other = other, value
         number, found = integer_of(other, {}), self._part(value, leading)
         dtype = made.tile.dtype
         if number is None or found is None or dtype == u8:
             return None
-        less = found.less + (number if made.op is SUB else -number)
+        less = found.less + (number if made.op is table.SUB else -number)
         wide = dtype != i8 or (found.part != "byte" and abs(less) <= 112)
         return replace(found, less=less) if wide and abs(less) < MOST_OFFSET else None
 
 
-def positions(program: TileProgram) -> frozenset[str]:
+def positions(program: tp.TileProgram) -> frozenset[str]:
     """The values whose lanes are the positions along a whole dim."""
-    found = (s for s, _ in walk(program.body) if _is_position(s))
-    return frozenset(v for s in found for v in makes(s))
+    found = (s for s, _ in tp.walk(program.body) if _is_position(s))
+    return frozenset(v for s in found for v in tp.makes(s))
 
 
-def _is_position(statement: Statement) -> bool:
-    if not isinstance(statement, Positions):
+def _is_position(statement: tp.Statement) -> bool:
+    if not isinstance(statement, tp.Positions):
         return False
     (dim, *others) = statement.at
     return not others and dim == dim.whole
@@ -496,25 +453,25 @@ def _is_position(statement: Statement) -> bool:
 # -- Sides of products that lie in memory as one axis ----------------------------------
 
 
-Sides = tuple[Order, ...]
+Sides = tuple[tp.Order, ...]
 
 
-def runs(program: TileProgram, exact: Callable[[Dim], bool]) -> Mapping[str, Sides]:
+def runs(program: tp.TileProgram, exact: Callable[[Dim], bool]) -> Mapping[str, Sides]:
     """The loads that can have merged axes, each with the pieces of every axis.
 
     Args:
         program: The program.
         exact: Whether all lanes of a piece are inside, always.
     """
-    statements = [s for s, _ in walk(program.body)]
-    if not any(isinstance(s, Merge | Lane) for s in statements):
+    statements = [s for s, _ in tp.walk(program.body)]
+    if not any(isinstance(s, tp.Merge | tp.Lane) for s in statements):
         return {}
-    readers: dict[str, list[Statement]] = {}
-    loads: dict[str, Load] = {}
+    readers: dict[str, list[tp.Statement]] = {}
+    loads: dict[str, tp.Load] = {}
     for statement in statements:
-        for value in reads(statement):
+        for value in tp.reads(statement):
             readers.setdefault(value, []).append(statement)
-        if isinstance(statement, Load):
+        if isinstance(statement, tp.Load):
             loads[statement.result] = statement
     found: dict[str, Sides] = {}
     for name, load in loads.items():
@@ -528,11 +485,11 @@ def runs(program: TileProgram, exact: Callable[[Dim], bool]) -> Mapping[str, Sid
     return found
 
 
-def _sides(reader: Statement, load: Load) -> Sides | None:
+def _sides(reader: tp.Statement, load: tp.Load) -> Sides | None:
     """The axes as which a statement can take a load, if not as its tile has them."""
-    if isinstance(reader, Merge):
+    if isinstance(reader, tp.Merge):
         return reader.sides
-    if not isinstance(reader, Lane):
+    if not isinstance(reader, tp.Lane):
         return None
     axes, along = load.tile.axes, reader.along
     for axis in load.at:
@@ -543,13 +500,13 @@ def _sides(reader: Statement, load: Load) -> Sides | None:
     return None
 
 
-def _is_plain(load: Load) -> bool:
+def _is_plain(load: tp.Load) -> bool:
     """Whether each lane has its own address, and there is no other copy."""
     pointer = load.via == "pointer" and load.along is None
     return pointer and load.instead is None and load.when is True
 
 
-def _is_run(side: Order, at: tuple[Axis, ...], exact: Callable[[Dim], bool]) -> bool:
+def _is_run(side: tp.Order, at: tuple[Axis, ...], exact: Callable[[Dim], bool]) -> bool:
     """Whether pieces are next to each other in an axis, and whole but for the first."""
     whole = all(not d.grid and not d.loop for d in side[1:])
     if not whole or not all(map(exact, side)):
@@ -564,21 +521,21 @@ def _is_run(side: Order, at: tuple[Axis, ...], exact: Callable[[Dim], bool]) -> 
 # -- Pairs loaded as words -------------------------------------------------------------
 
 
-def words(program: TileProgram) -> Mapping[str, Dim]:
+def words(program: tp.TileProgram) -> Mapping[str, Dim]:
     """The loads of which each two elements can be one word, with the dim of the two.
 
     Those of programs that take pairs of bytes apart, and along the same dims.
     """
-    statements = [s for s, _ in walk(program.body)]
-    loads = {s.result: s for s in statements if isinstance(s, Load)}
-    readers: dict[str, list[Statement]] = {}
+    statements = [s for s, _ in tp.walk(program.body)]
+    loads = {s.result: s for s in statements if isinstance(s, tp.Load)}
+    readers: dict[str, list[tp.Statement]] = {}
     for statement in statements:
-        for value in reads(statement):
+        for value in tp.reads(statement):
             readers.setdefault(value, []).append(statement)
     found: dict[str, Dim] = {}
     for name, load in loads.items():
         inner = _innermost(load, program)
-        lanes = [s.along for s in readers.get(name, ()) if isinstance(s, Lane)]
+        lanes = [s.along for s in readers.get(name, ()) if isinstance(s, tp.Lane)]
         alone = len(lanes) == len(readers.get(name, ())) and {*lanes} == {inner}
         if alone and inner is not None and load.tile.axes[-1:] == (inner,):
             found[name] = inner
@@ -586,7 +543,7 @@ def words(program: TileProgram) -> Mapping[str, Dim]:
     return {name: dim for name, dim in found.items() if dim in dims}
 
 
-def _innermost(load: Load, program: TileProgram) -> Dim | None:
+def _innermost(load: tp.Load, program: tp.TileProgram) -> Dim | None:
     """A dim of two elements of one or two bytes that lie next to each other."""
     kind = program.tensors.get(load.source)
     if kind is None or not _is_plain(load) or kind.dtype.itemsize > LARGEST_OF_PAIR:
@@ -634,7 +591,7 @@ class Dealt:
 
     batch: Dim
     side: Dim
-    run: Order
+    run: tp.Order
     of_rows: bool
 
 
@@ -648,7 +605,7 @@ class Deal:
     """
 
     loads: Mapping[str, Dealt]
-    when: Number
+    when: tp.Number
 
     @staticmethod
     def registers(warps: int) -> int | None:
@@ -657,7 +614,7 @@ class Deal:
 
 
 def deal(
-    program: TileProgram, taken: Mapping[str, Dim], joined: Mapping[str, Sides]
+    program: tp.TileProgram, taken: Mapping[str, Dim], joined: Mapping[str, Sides]
 ) -> Deal | None:
     """How a program can deal words to the matrix unit; None if it cannot.
 
@@ -666,8 +623,8 @@ def deal(
         taken: Its loads of words, as `words` finds them.
         joined: Its loads with merged axes, as `runs` finds them.
     """
-    statements = [s for s, looped in walk(program.body) if looped]
-    products = [s for s in statements if isinstance(s, Product) and s.is_matrix]
+    statements = [s for s, looped in tp.walk(program.body) if looped]
+    products = [s for s in statements if isinstance(s, tp.Product) and s.is_matrix]
     over = {d for s in products for d in s.over}
     if len(over) != 1:
         return None
@@ -675,12 +632,14 @@ def deal(
     if piece != piece.whole:
         return None
     loads: dict[str, Dealt] = {}
-    tiles = tiles_of(program)
-    around = [v for s, looped in walk(program.body) if not looped for v in makes(s)]
+    tiles = tp.tiles_of(program)
+    around = [
+        v for s, looped in tp.walk(program.body) if not looped for v in tp.makes(s)
+    ]
     if any(piece in tiles[v].axes for v in around if v in tiles):
         return None
     for statement in statements:
-        if isinstance(statement, Load) and piece in statement.tile.axes:
+        if isinstance(statement, tp.Load) and piece in statement.tile.axes:
             found = _dealt(statement, piece, products, taken, joined)
             if found is None:
                 return None
@@ -693,29 +652,29 @@ def deal(
         _fits(load, tiles[name].dtype.itemsize * (1 + (name in taken)))
         for name, load in loads.items()
     )
-    return Deal(loads, all_of([opposite(fold("gt", STAGES, 1)), *fits]))
+    return Deal(loads, tp.all_of([tp.opposite(tp.fold("gt", tp.STAGES, 1)), *fits]))
 
 
 def _knows_no_order(
-    statement: Statement, piece: Dim, tiles: Mapping[str, Tile]
+    statement: tp.Statement, piece: Dim, tiles: Mapping[str, tp.Tile]
 ) -> bool:
     """Whether a statement computes the same in whichever order a piece comes."""
-    made = (tiles[v].axes for v in makes(statement) if v in tiles)
-    read = (tiles[v].axes for v in reads(statement) if v in tiles)
+    made = (tiles[v].axes for v in tp.makes(statement) if v in tiles)
+    read = (tiles[v].axes for v in tp.reads(statement) if v in tiles)
     if not any(piece in axes for axes in (*made, *read)):
         return True
-    if isinstance(statement, Lane):
+    if isinstance(statement, tp.Lane):
         return statement.along != piece
-    if isinstance(statement, Product):
+    if isinstance(statement, tp.Product):
         return statement.is_matrix and statement.over == (piece,)
     # Masks are of what is loose, and so there are none.
-    return isinstance(statement, Compute | Cast | Convert | Mask)
+    return isinstance(statement, tp.Compute | tp.Cast | tp.Convert | tp.Mask)
 
 
 def _dealt(
-    load: Load,
+    load: tp.Load,
     piece: Dim,
-    products: Sequence[Product],
+    products: Sequence[tp.Product],
     taken: Mapping[str, Dim],
     joined: Mapping[str, Sides],
 ) -> Dealt | None:
@@ -743,28 +702,28 @@ def _dealt(
     return None
 
 
-def _fits(load: Dealt, itemsize: int) -> Number:
+def _fits(load: Dealt, itemsize: int) -> tp.Number:
     """Whether threads have whole words, and warps whole parts and rows."""
     (over, *inner) = load.run
-    each = reduce(lambda n, d: fold("mul", n, lanes(d)), inner, itemsize)
-    conditions: list[Number] = [
-        fold("ge", lanes(over), DEALT_WORDS),
-        fold("ge", lanes(load.batch), WARPS),
-        *(opposite(loose(d)) for d in (load.batch, *load.run)),
+    each = reduce(lambda n, d: tp.fold("mul", n, tp.lanes(d)), inner, itemsize)
+    conditions: list[tp.Number] = [
+        tp.fold("ge", tp.lanes(over), DEALT_WORDS),
+        tp.fold("ge", tp.lanes(load.batch), tp.WARPS),
+        *(tp.opposite(tp.loose(d)) for d in (load.batch, *load.run)),
     ]
     if load.of_rows:
         conditions += [
-            fold("ge", lanes(load.side), 2 * DEALT_ROWS),
-            opposite(loose(load.side)),
+            tp.fold("ge", tp.lanes(load.side), 2 * DEALT_ROWS),
+            tp.opposite(tp.loose(load.side)),
         ]
     else:
         # Two words at least are loaded at once.
         conditions += [
-            opposite(fold("gt", lanes(load.side), DEALT_ROWS)),
-            fold("ge", lanes(load.side), DEALT_ROWS),
-            opposite(fold("gt", each, DEALT_BYTES // 2)),
+            tp.opposite(tp.fold("gt", tp.lanes(load.side), DEALT_ROWS)),
+            tp.fold("ge", tp.lanes(load.side), DEALT_ROWS),
+            tp.opposite(tp.fold("gt", each, DEALT_BYTES // 2)),
         ]
-    return all_of(conditions)
+    return tp.all_of(conditions)
 
 
 # -- Values held without their factor --------------------------------------------------
@@ -788,11 +747,11 @@ class Held:
     factors: Mapping[str, Scalar]
     rounded: frozenset[str]
 
-    def takes(self, statement: Statement, value: str) -> bool:
+    def takes(self, statement: tp.Statement, value: str) -> bool:
         """Whether a statement reads a value as it is held."""
         return _takes(statement, value, self.factors)
 
-    def factor_of(self, step: Compute | Largest) -> Scalar | None:
+    def factor_of(self, step: tp.Compute | tp.Largest) -> Scalar | None:
         """What the exponential of a difference takes on."""
         together = held_together(step)
         return self.factors[together[0]] if _alike(together, self.factors) else None
@@ -801,48 +760,48 @@ class Held:
 NONE_HELD = Held({}, frozenset())
 
 
-def held_over(program: TileProgram) -> Held:
+def held_over(program: tp.TileProgram) -> Held:
     """The values that may be held without a factor.
 
     They are products with a constant and what masks of -inf make of them, where only
     maxima and exponentials relative to these read them; and the maxima, whatever reads
     them.
     """
-    statements = [s for s, _ in walk(program.body)]
-    if not any(isinstance(s, Compute) and s.inner is SUB for s in statements):
+    statements = [s for s, _ in tp.walk(program.body)]
+    if not any(isinstance(s, tp.Compute) and s.inner is table.SUB for s in statements):
         return NONE_HELD
     return _HeldFinder(program, statements).found()
 
 
-def held_together(statement: Statement) -> tuple[str, ...]:
+def held_together(statement: tp.Statement) -> tuple[str, ...]:
     """The values of which a statement makes the same as with a factor, or takes it on.
 
     All those that it reads and makes, but for conditions and a maximum's `scale`; none
     where it matters what the factor is.
     """
     match statement:
-        case Mask() | Finite() if statement.fill == -math.inf:
+        case tp.Mask() | tp.Finite() if statement.fill == -math.inf:
             return statement.operand, statement.result
-        case Convert():
+        case tp.Convert():
             return statement.operand, statement.result
-        case Reduce() if statement.op.selects and statement.op.neutral == -math.inf:
+        case tp.Reduce() if statement.op.selects and statement.op.neutral == -math.inf:
             return statement.operand, statement.result
-        case Largest():
+        case tp.Largest():
             return statement.operand, statement.state, statement.result
-        case Update() if statement.op.join is MAXIMUM:
+        case tp.Update() if statement.op.join is table.MAXIMUM:
             return statement.operand, statement.target
-        case Compute():
+        case tp.Compute():
             return _computed_together(statement)
         case _:
             return ()
 
 
-def _computed_together(step: Compute) -> tuple[str, ...]:
-    if step.op is EXP and step.inner is SUB:
+def _computed_together(step: tp.Compute) -> tuple[str, ...]:
+    if step.op is table.EXP and step.inner is table.SUB:
         read = step.operands
-    elif step.op is MAXIMUM:
+    elif step.op is table.MAXIMUM:
         read = (*step.operands, step.result)
-    elif step.op is WHERE:
+    elif step.op is table.WHERE:
         condition, *chosen = step.operands
         read = (*(o for o in chosen if not _is_lowest(o)), step.result)
         read = () if condition in read else read
@@ -862,14 +821,14 @@ def _alike(values: Iterable[str], factors: Mapping[str, Scalar]) -> bool:
     return len(found) == 1 and None not in found
 
 
-def _takes(statement: Statement, value: str, factors: Mapping[str, Scalar]) -> bool:
+def _takes(statement: tp.Statement, value: str, factors: Mapping[str, Scalar]) -> bool:
     together = held_together(statement)
     return value in together and _alike(together, factors)
 
 
-def _factor(statement: Statement, program: TileProgram) -> Scalar | None:
+def _factor(statement: tp.Statement, program: tp.TileProgram) -> Scalar | None:
     """The constant by which a tile is multiplied, if it can be taken on."""
-    if not isinstance(statement, Compute) or statement.op is not MUL:
+    if not isinstance(statement, tp.Compute) or statement.op is not table.MUL:
         return None
     numbers = [o for o in statement.operands if isinstance(o, Scalar)]
     if len(numbers) != 1 or statement.tile.dtype is not f32:
@@ -885,17 +844,21 @@ def _factor(statement: Statement, program: TileProgram) -> Scalar | None:
 
 
 class _HeldFinder:
-    def __init__(self, program: TileProgram, statements: Sequence[Statement]) -> None:
+    def __init__(
+        self, program: tp.TileProgram, statements: Sequence[tp.Statement]
+    ) -> None:
         self._program = program
         self._statements = statements
-        self._tiles = tiles_of(program)
-        self._inside = {v for s, loop in walk(program.body) if loop for v in makes(s)}
-        self._makers: dict[str, list[Statement]] = {}
-        self._readers: dict[str, list[Statement]] = {}
+        self._tiles = tp.tiles_of(program)
+        self._inside = {
+            v for s, loop in tp.walk(program.body) if loop for v in tp.makes(s)
+        }
+        self._makers: dict[str, list[tp.Statement]] = {}
+        self._readers: dict[str, list[tp.Statement]] = {}
         for statement in statements:
-            for value in makes(statement):
+            for value in tp.makes(statement):
                 self._makers.setdefault(value, []).append(statement)
-            for value in reads(statement):
+            for value in tp.reads(statement):
                 self._readers.setdefault(value, []).append(statement)
 
     def found(self) -> Held:
@@ -916,18 +879,18 @@ class _HeldFinder:
             value: factor
             for statement in self._statements
             if (factor := _factor(statement, self._program)) is not None
-            for value in makes(statement)
+            for value in tp.makes(statement)
             if self._may_be(value, self._multiplied(value))
         }
 
     def _multiplied(self, value: str) -> str:
         """The tile that is multiplied by a constant."""
-        (tile,) = reads(self._makers[value][0])
+        (tile,) = tp.reads(self._makers[value][0])
         return tile
 
     def _may_be(self, value: str, other: str) -> bool:
         """Whether a value can be held as another one, which stays as it is."""
-        carried = any(isinstance(s, Start) for s in self._makers[other])
+        carried = any(isinstance(s, tp.Start) for s in self._makers[other])
         stays = not carried or value not in self._inside
         alike = self._tiles[value] == self._tiles[other]
         return stays and alike and self._products(other) is not None
@@ -938,7 +901,7 @@ class _HeldFinder:
         for statement in self._statements:
             given, *others = held_together(statement) or ("",)
             if given in factors:
-                for value in makes(statement):
+                for value in tp.makes(statement):
                     if value in others:
                         factors.setdefault(value, factors[given])
         return factors
@@ -947,7 +910,7 @@ class _HeldFinder:
         """Whether a value can be held where these others are."""
         if value not in self._origins:
             for made in self._makers[value]:
-                lowest = isinstance(made, Start) and made.value == -math.inf
+                lowest = isinstance(made, tp.Start) and made.value == -math.inf
                 if not lowest and not _takes(made, value, factors):
                     return False
         readers = () if value in self._maxima else self._readers.get(value, ())
@@ -959,13 +922,13 @@ class _HeldFinder:
         found = set[str]()
         for statement in self._statements:
             match statement:
-                case Reduce() | Largest() | Update():
-                    found.update(makes(statement))
+                case tp.Reduce() | tp.Largest() | tp.Update():
+                    found.update(tp.makes(statement))
                 case _:
-                    read = reads(statement)
+                    read = tp.reads(statement)
                     together = held_together(statement)
                     if read and all(v in found for v in read if v in together):
-                        found.update(v for v in makes(statement) if v in together)
+                        found.update(v for v in tp.makes(statement) if v in together)
         return frozenset(found)
 
     # -- What maxima are subtracted from then --------------------------------------
@@ -984,30 +947,30 @@ class _HeldFinder:
             found += inner
         return tuple(found)
 
-    def _products_of(self, made: Statement) -> Iterable[str] | None:
+    def _products_of(self, made: tp.Statement) -> Iterable[str] | None:
         match made:
-            case Load() | Cast() | Start() | Rescale():
+            case tp.Load() | tp.Cast() | tp.Start() | tp.Rescale():
                 return ()
-            case Product():
+            case tp.Product():
                 return () if made.over else None
-            case Update():
+            case tp.Update():
                 return () if made.op.join in _ENDED else None
-            case Reduce() if made.op.join in _ENDED:
+            case tp.Reduce() if made.op.join in _ENDED:
                 # It may be over one element.
                 return self._products(made.operand)
-            case Convert() | Mask():
+            case tp.Convert() | tp.Mask():
                 return self._products(made.operand)
-            case Compute() if made.inner is None:
+            case tp.Compute() if made.inner is None:
                 return self._products_computed(made)
             case _:
                 return None
 
-    def _products_computed(self, made: Compute) -> Iterable[str] | None:
-        if made.op is MUL:
+    def _products_computed(self, made: tp.Compute) -> Iterable[str] | None:
+        if made.op is table.MUL:
             return (made.result,)
-        if made.op is CONVERSIONS[f32]:
+        if made.op is table.CONVERSIONS[f32]:
             return ()
-        if made.op is WHERE:
+        if made.op is table.WHERE:
             return self._products_of_all(made.operands[1:])
         if made.op not in _ENDED:
             return None
@@ -1022,13 +985,13 @@ class _HeldFinder:
         return [v for each in known for v in each] if whole else None
 
 
-_ENDED = (ADD, SUB, MAXIMUM, MINIMUM)
+_ENDED = (table.ADD, table.SUB, table.MAXIMUM, table.MINIMUM)
 """Operators of whose results and another number no single operation is made."""
 
 
 # -- Elements changed in place ---------------------------------------------------------
 
-LESS, LESS_EQUAL = OPERATORS["less"], OPERATORS["less_equal"]
+LESS, LESS_EQUAL = table.OPERATORS["less"], table.OPERATORS["less_equal"]
 
 
 @dataclass(frozen=True)
@@ -1042,7 +1005,7 @@ class Written:
     """
 
     value: Operand
-    tile: Tile
+    tile: tp.Tile
     under: tuple[tuple[str, bool], ...]
 
 
@@ -1095,7 +1058,7 @@ class Narrowed:
     """
 
     stretches: Mapping[str, tuple[Stretch, ...]]
-    ahead: tuple[Statement, ...]
+    ahead: tuple[tp.Statement, ...]
 
 
 @dataclass(frozen=True)
@@ -1116,7 +1079,7 @@ class Changes:
 NOTHING = Changes({}, frozenset(), None)
 
 
-def changes(program: TileProgram, over: Mapping[str, str]) -> Changes:
+def changes(program: tp.TileProgram, over: Mapping[str, str]) -> Changes:
     """What a program changes.
 
     Args:
@@ -1129,16 +1092,18 @@ def changes(program: TileProgram, over: Mapping[str, str]) -> Changes:
 
 
 class _ChangeFinder:
-    def __init__(self, program: TileProgram, over: Mapping[str, str]) -> None:
+    def __init__(self, program: tp.TileProgram, over: Mapping[str, str]) -> None:
         self._program = program
         self._over = over
-        self._tiles = tiles_of(program)
-        self._statements = [s for s, _ in walk(program.body)]
-        self._in_loops = {m for s, loop in walk(program.body) if loop for m in makes(s)}
-        self._makers = {m: s for s in self._statements for m in makes(s)}
+        self._tiles = tp.tiles_of(program)
+        self._statements = [s for s, _ in tp.walk(program.body)]
+        self._in_loops = {
+            m for s, loop in tp.walk(program.body) if loop for m in tp.makes(s)
+        }
+        self._makers = {m: s for s in self._statements for m in tp.makes(s)}
 
     def found(self) -> Changes:
-        stores = [s for s in self._statements if isinstance(s, Store)]
+        stores = [s for s in self._statements if isinstance(s, tp.Store)]
         changed = {s.result: c for s in stores if (c := self._change(s)) is not None}
         narrowed = None
         if len(changed) == len(stores):
@@ -1147,10 +1112,10 @@ class _ChangeFinder:
 
     # -- One store -----------------------------------------------------------------
 
-    def _change(self, store: Store) -> Change | None:
+    def _change(self, store: tp.Store) -> Change | None:
         """What a store changes; None if it may be all."""
         source = self._over.get(store.result)
-        loads = [s for s in self._statements if isinstance(s, Load)]
+        loads = [s for s in self._statements if isinstance(s, tp.Load)]
         if (
             store.operand in self._in_loops
             or sum(s.source == source for s in loads) != 1
@@ -1160,7 +1125,7 @@ class _ChangeFinder:
         parts, value, under = list[Written](), store.operand, list[tuple[str, bool]]()
         while not self._is_old(value, store, source):
             made = self._makers[value]
-            if not isinstance(made, Compute) or made.op is not WHERE:
+            if not isinstance(made, tp.Compute) or made.op is not table.WHERE:
                 return None
             condition, yes, no = made.operands
             holds = not self._leads_to(yes, store, source)
@@ -1174,18 +1139,18 @@ class _ChangeFinder:
             value = old
         return tuple(parts) or None
 
-    def _leads_to(self, value: Operand, store: Store, source: str) -> bool:
+    def _leads_to(self, value: Operand, store: tp.Store, source: str) -> bool:
         """Whether a value is chosen of what lies where a store puts it, and others."""
         if not isinstance(value, str):
             return False
         if self._is_old(value, store, source):
             return True
         made = self._makers[value]
-        if not isinstance(made, Compute) or made.op is not WHERE:
+        if not isinstance(made, tp.Compute) or made.op is not table.WHERE:
             return False
         return any(self._leads_to(o, store, source) for o in made.operands[1:])
 
-    def _is_old(self, value: str, store: Store, source: str) -> bool:
+    def _is_old(self, value: str, store: tp.Store, source: str) -> bool:
         """Whether a value is what lies where a store puts it."""
         made = self._loaded(value)
         return (
@@ -1194,19 +1159,19 @@ class _ChangeFinder:
             and made.tile.dtype is store.dtype
         )
 
-    def _loaded(self, value: str) -> Load | None:
+    def _loaded(self, value: str) -> tp.Load | None:
         """The load that a value is, in whatever form."""
         made = self._makers[self._plain(value)]
-        return made if isinstance(made, Load) else None
+        return made if isinstance(made, tp.Load) else None
 
     def _plain(self, value: str) -> str:
         """A value before it was converted."""
         made = self._makers[value]
-        while isinstance(made, Convert):
+        while isinstance(made, tp.Convert):
             value, made = made.operand, self._makers[made.operand]
         return value
 
-    def _only_stays(self, value: str, choice: Statement) -> bool:
+    def _only_stays(self, value: str, choice: tp.Statement) -> bool:
         """Whether one choice alone reads a value, in whatever form.
 
         What else is computed of it could be so after another thread has stored.
@@ -1215,8 +1180,8 @@ class _ChangeFinder:
         while left:
             name = left.pop()
             for reader in self._statements:
-                if name in reads(reader) and reader is not choice:
-                    if not isinstance(reader, Convert):
+                if name in tp.reads(reader) and reader is not choice:
+                    if not isinstance(reader, tp.Convert):
                         return False
                     left.append(reader.result)
         return True
@@ -1227,23 +1192,25 @@ class _ChangeFinder:
         for value in (v for s in self._statements for v in self._needs(s, changed)):
             read[value] = read.get(value, 0) + 1
         found: set[str] = set()
-        stores = [s for s in self._statements if isinstance(s, Store)]
+        stores = [s for s in self._statements if isinstance(s, tp.Store)]
         left = [s.operand for s in stores if s.result in changed]
         while left:
             value = left.pop()
             made = self._makers[value]
-            plain = isinstance(made, Compute | Convert | Load)
+            plain = isinstance(made, tp.Compute | tp.Convert | tp.Load)
             if read.get(value, 0) or value in found or not plain:
                 continue
             found.add(value)
-            for operand in reads(made):
+            for operand in tp.reads(made):
                 read[operand] -= 1
                 left.append(operand)
         return frozenset(found)
 
-    def _needs(self, statement: Statement, changed: Mapping[str, Change]) -> list[str]:
-        if not isinstance(statement, Store) or statement.result not in changed:
-            return list(reads(statement))
+    def _needs(
+        self, statement: tp.Statement, changed: Mapping[str, Change]
+    ) -> list[str]:
+        if not isinstance(statement, tp.Store) or statement.result not in changed:
+            return list(tp.reads(statement))
         parts = changed[statement.result]
         new = [p.value for p in parts if isinstance(p.value, str)]
         return new + [name for p in parts for name, _ in p.under]
@@ -1310,17 +1277,17 @@ class _ChangeFinder:
     def _range(self, value: Operand) -> _Range | None:
         """Where a condition holds at most, if that is told by positions along a dim."""
         made = self._makers.get(value) if isinstance(value, str) else None
-        if not isinstance(made, Compute):
+        if not isinstance(made, tp.Compute):
             return None
-        if made.op is MUL:
+        if made.op is table.MUL:
             return self._both(*map(self._range, made.operands))
-        if made.op not in (EQUAL, LESS, LESS_EQUAL):
+        if made.op not in (table.EQUAL, LESS, LESS_EQUAL):
             return None
         for at, other in enumerate(made.operands[::-1]):
             dim = self._counted(made.operands[at])
             if dim is None or not dim.grid or dim.loop:
                 continue
-            if made.op is EQUAL and self._is_data(other):
+            if made.op is table.EQUAL and self._is_data(other):
                 return _Range(dim.name, str(other), None)
             number = integer_of(other, self._program.extents)
             if number is not None:
@@ -1347,39 +1314,41 @@ class _ChangeFinder:
     def _counted(self, value: Operand) -> Dim | None:
         """The dim whose positions a value is."""
         made = self._makers.get(value) if isinstance(value, str) else None
-        if not isinstance(made, Positions) or len(made.at) != 1:
+        if not isinstance(made, tp.Positions) or len(made.at) != 1:
             return None
         return made.at[0]
 
-    def _ahead(self, values: Iterable[int | str]) -> tuple[Statement, ...] | None:
+    def _ahead(self, values: Iterable[int | str]) -> tuple[tp.Statement, ...] | None:
         """What computes some integers; None if it cannot come first."""
         wanted, left = set[str](), [v for v in values if isinstance(v, str)]
         while left:
             name = left.pop()
             made = self._makers[name]
-            plain = isinstance(made, Compute | Cast | Convert | Load | Positions)
+            plain = isinstance(
+                made, tp.Compute | tp.Cast | tp.Convert | tp.Load | tp.Positions
+            )
             if not plain or self._tiles[name].axes or name in self._in_loops:
                 return None
             if name not in wanted:
                 wanted.add(name)
-                left += reads(made)
-        found = [s for s in self._program.body if wanted & {*makes(s)}]
-        if any(isinstance(s, Ask) for s in self._program.body):
+                left += tp.reads(made)
+        found = [s for s in self._program.body if wanted & {*tp.makes(s)}]
+        if any(isinstance(s, tp.Ask) for s in self._program.body):
             return None
         return (*self._waits(found), *found)
 
-    def _waits(self, found: Iterable[Statement]) -> list[Statement]:
+    def _waits(self, found: Iterable[tp.Statement]) -> list[tp.Statement]:
         """The wait that stands before any of these."""
         body = list(self._program.body)
         last = max((body.index(s) for s in found), default=0)
-        return [s for s in body[:last] if isinstance(s, Wait)]
+        return [s for s in body[:last] if isinstance(s, tp.Wait)]
 
-    def _depends(self, statement: Statement, dims: Container[str]) -> bool:
+    def _depends(self, statement: tp.Statement, dims: Container[str]) -> bool:
         """Whether a statement reads at the block's place along one of some dims."""
         match statement:
-            case Load():
+            case tp.Load():
                 return any(d.name in dims for axis in statement.at for d in axis)
-            case Positions():
+            case tp.Positions():
                 return any(d.name in dims for d in statement.at)
             case _:
                 return False
@@ -1387,7 +1356,7 @@ class _ChangeFinder:
 
 def _compared(dim: str, op: Operator, number: int, *, ahead: bool) -> _Range:
     """Where positions are as a comparison with a number says, which may stand ahead."""
-    if op is EQUAL:
+    if op is table.EQUAL:
         return _Range(dim, number, number + 1)
     if ahead:
         return _Range(dim, number + (op is LESS), None)

@@ -35,49 +35,13 @@ from mirage_dsl.ir.graph import Index, Operand, dims_of
 from mirage_dsl.ir.maps import known_extents, parts
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
-from mirage_dsl.tile.program import (
-    Along,
-    Announce,
-    Ask,
-    Cast,
-    Compute,
-    Convert,
-    Finite,
-    Join,
-    Lane,
-    Largest,
-    Load,
-    Loop,
-    Merge,
-    Number,
-    Order,
-    Part,
-    Pick,
-    Pieces,
-    Positions,
-    Product,
-    Reduce,
-    Rescale,
-    Scan,
-    Start,
-    Statement,
-    Store,
-    TileProgram,
-    Update,
-    Wait,
-    iterations,
-    pieces_of,
-    runs,
-    value,
-    walk,
-)
-from mirage_dsl.tile.program import Mask as MaskStatement
+from mirage_dsl.tile import program as tp
 
 V = TypeVar("V")
 
 
 def evaluate_tiles(
-    program: TileProgram,
+    program: tp.TileProgram,
     outer: Mapping[str, Named[V]],
     extents: Mapping[str, int],
     domain: Domain[V],
@@ -100,15 +64,15 @@ def evaluate_tiles(
 class _Evaluation(Generic[V]):
     """One evaluation of a tile program whose extents are known."""
 
-    def __init__(self, program: TileProgram, domain: Domain[V]) -> None:
+    def __init__(self, program: tp.TileProgram, domain: Domain[V]) -> None:
         self.program = program
         self.domain = domain
         self.arrays = NamedArrays(domain)
         self.extents = known_extents(program.extents)
-        self.pieces: Pieces = pieces_of(program)
+        self.pieces: tp.Pieces = tp.pieces_of(program)
         self.values: dict[str, Named[V]] = {}
-        self.orders: dict[str, Order] = {}
-        self.stored: dict[str, list[tuple[Store, Named[V]]]] = {}
+        self.orders: dict[str, tp.Order] = {}
+        self.stored: dict[str, list[tuple[tp.Store, Named[V]]]] = {}
         self.loaded: dict[tuple[str, tuple[Axis, ...], Dim | None], Named[V]] = {}
         self.outer: Mapping[str, Named[V]] = {}
         self.iteration: int | None = None
@@ -119,13 +83,13 @@ class _Evaluation(Generic[V]):
         self._region(self.program.body)
         return {name: self._whole(parts_) for name, parts_ in self.stored.items()}
 
-    def _region(self, body: Sequence[Statement]) -> None:
+    def _region(self, body: Sequence[tp.Statement]) -> None:
         for statement in body:
             look()
-            if isinstance(statement, Loop):
+            if isinstance(statement, tp.Loop):
                 if self.program.loop is None:
                     raise CheckError("a loop, but the program splits no dim for it")
-                for number in range(iterations(self.program)):
+                for number in range(tp.iterations(self.program)):
                     self.iteration = number
                     before = dict(self.values)
                     self._region(statement.body)
@@ -135,7 +99,7 @@ class _Evaluation(Generic[V]):
                 self._statement(statement)
 
     def _leave_out(
-        self, before: Mapping[str, Named[V]], number: int, part: Part
+        self, before: Mapping[str, Named[V]], number: int, part: tp.Part
     ) -> None:
         """What the loop carries is as before in blocks that do not visit an iteration.
 
@@ -145,7 +109,7 @@ class _Evaluation(Generic[V]):
             part: Of the iterations: which of them the loop runs.
         """
         kept = self._runs(number, part)
-        started = [s for s, _ in walk(self.program.body) if isinstance(s, Start)]
+        started = [s for s, _ in tp.walk(self.program.body) if isinstance(s, tp.Start)]
         for statement in started if kept else ():
             name, axes = statement.result, statement.tile.axes
             one = Named(self.domain.take(self.domain.index(2), 0, 1, 2), ("one",))
@@ -155,7 +119,7 @@ class _Evaluation(Generic[V]):
             both = [left_out, before[name], self.values[name]]
             self._assign(name, axes, self._elementwise(table.WHERE, both, axes))
 
-    def _runs(self, number: int, part: Part) -> list[Inside]:
+    def _runs(self, number: int, part: tp.Part) -> list[Inside]:
         """Which blocks run an iteration in a part, if not all do."""
         program = self.program
         bounds = (*program.bounds, *(program.whole if part else ()))
@@ -167,64 +131,64 @@ class _Evaluation(Generic[V]):
         labels = tuple(map(grid_label, dims))
         counts = [self._blocks(label) for label in labels]
         blocks = dict(zip(dims, np.ix_(*map(np.arange, counts)), strict=True))
-        found = runs(program, part, blocks, number)
+        found = tp.runs(program, part, blocks, number)
         return [Inside(labels, np.broadcast_to(found, counts))]
 
-    def _statement(self, statement: Statement) -> None:
+    def _statement(self, statement: tp.Statement) -> None:
         match statement:
-            case Load():
+            case tp.Load():
                 self._load(statement)
-            case Positions():
+            case tp.Positions():
                 self._positions(statement)
-            case Store():
+            case tp.Store():
                 named = self.get(statement.operand)
                 cast = self.domain.cast(named.value, statement.dtype)
                 found = self._inside(statement, replace(named, value=cast))
                 self.stored.setdefault(statement.result, []).append((statement, found))
-            case Start():
+            case tp.Start():
                 self._put(statement, self._filled(statement))
-            case Rescale():
+            case tp.Rescale():
                 self._change(statement.target, table.MUL, statement.scale)
-            case Update():
+            case tp.Update():
                 assert statement.op.join is not None
                 self._change(statement.target, statement.op.join, statement.operand)
-            case Largest():
+            case tp.Largest():
                 self._largest(statement)
-            case Product():
+            case tp.Product():
                 self._product(statement)
-            case Ask() | Wait() | Announce() | Loop():
+            case tp.Ask() | tp.Wait() | tp.Announce() | tp.Loop():
                 pass
             case _:
                 self._made(statement)
 
     def _made(self, statement: _Made) -> None:
         """Statements that make one value of others."""
-        if isinstance(statement, Convert | MaskStatement) and not self._holds(
+        if isinstance(statement, tp.Convert | tp.Mask) and not self._holds(
             statement.when
         ):
             return
         match statement:
-            case Compute():
+            case tp.Compute():
                 found = self._compute(statement)
-            case Cast():
+            case tp.Cast():
                 named = self.get(statement.operand)
                 dtype = statement.tile.dtype
                 found = replace(named, value=self.domain.cast(named.value, dtype))
-            case Finite() | Merge():
+            case tp.Finite() | tp.Merge():
                 # Maxima that serve as shifts are finite in every domain.
                 found = self.get(statement.operand)
-            case Convert() | Lane() | Join():
+            case tp.Convert() | tp.Lane() | tp.Join():
                 found = self._formed(statement)
-            case MaskStatement():
+            case tp.Mask():
                 where = [d for d, when in statement.where if self._holds(when)]
                 masks = [self._lanes_inside(d) for d in where]
                 found = self._masked(self.get(statement.operand), masks, statement.fill)
-            case Pick():
+            case tp.Pick():
                 other = self._holds(statement.when)
                 found = self.get(statement.other if other else statement.operand)
-            case Reduce():
+            case tp.Reduce():
                 found = self._reduce(statement)
-            case Scan():
+            case tp.Scan():
                 named = self.get(statement.operand)
                 found = self.arrays.scan(
                     statement.op, named, _names((statement.along,))
@@ -243,12 +207,12 @@ class _Evaluation(Generic[V]):
 
     def _put(
         self,
-        statement: Start | Load | Positions | Product | Largest | _Made,
+        statement: tp.Start | tp.Load | tp.Positions | tp.Product | tp.Largest | _Made,
         named: Named[V],
     ) -> None:
         self._assign(statement.result, statement.tile.axes, named)
 
-    def _assign(self, name: str, axes: Order, named: Named[V]) -> None:
+    def _assign(self, name: str, axes: tp.Order, named: Named[V]) -> None:
         """Bind a value, whose axes must lie as its type says."""
         found = tuple(n for n in named.labels if isinstance(n, str))
         if found != _names(axes):
@@ -269,7 +233,7 @@ class _Evaluation(Generic[V]):
             )
         return self.arrays.arranged(named, [*blocks, *own])
 
-    def _operand(self, operand: Operand, axes: Order, of: str) -> Named[V]:
+    def _operand(self, operand: Operand, axes: tp.Order, of: str) -> Named[V]:
         """A constant, or a value whose axes are some of `axes` in their order."""
         if not isinstance(operand, str):
             return Named(self.domain.constant(operand, self.extents), ())
@@ -282,27 +246,27 @@ class _Evaluation(Generic[V]):
             )
         return named
 
-    def _holds(self, condition: Number) -> bool:
-        return bool(value(condition, self.pieces))
+    def _holds(self, condition: tp.Number) -> bool:
+        return bool(tp.value(condition, self.pieces))
 
     def _elementwise(
-        self, op: Operator, operands: Sequence[Named[V]], axes: Order
+        self, op: Operator, operands: Sequence[Named[V]], axes: tp.Order
     ) -> Named[V]:
         return self._lanes(self.arrays.elementwise(op, operands), axes)
 
-    def _compute(self, statement: Compute) -> Named[V]:
+    def _compute(self, statement: tp.Compute) -> Named[V]:
         axes, of = statement.tile.axes, statement.result
         operands = [self._operand(o, axes, of) for o in statement.operands]
         if statement.inner is not None:
             operands = [self._elementwise(statement.inner, operands, axes)]
         return self._elementwise(statement.op, operands, axes)
 
-    def _formed(self, statement: Convert | Lane | Join) -> Named[V]:
+    def _formed(self, statement: tp.Convert | tp.Lane | tp.Join) -> Named[V]:
         """A tile in another order of axes, what it is at a place of one, or two."""
-        if isinstance(statement, Join):
+        if isinstance(statement, tp.Join):
             return self._joined(statement)
         named = self.get(statement.operand)
-        if isinstance(statement, Convert):
+        if isinstance(statement, tp.Convert):
             return self._lanes(named, statement.tile.axes)
         name = statement.along.name
         if name not in named.labels or statement.at >= self.arrays.extent(named, name):
@@ -314,7 +278,7 @@ class _Evaluation(Generic[V]):
         one = self.domain.take(named.value, at, statement.at, statement.at + 1)
         return self._without(replace(named, value=one), name)
 
-    def _joined(self, statement: Join) -> Named[V]:
+    def _joined(self, statement: tp.Join) -> Named[V]:
         """Two tiles as the two lanes along a dim."""
         along, lanes = statement.along, (statement.operand, statement.other)
         first, second = map(self.get, lanes)
@@ -325,7 +289,7 @@ class _Evaluation(Generic[V]):
         labels = tuple(along.name if n == LOOP else n for n in both.labels)
         return self._lanes(replace(both, labels=labels), statement.tile.axes)
 
-    def _reduce(self, statement: Reduce) -> Named[V]:
+    def _reduce(self, statement: tp.Reduce) -> Named[V]:
         named, over = self.get(statement.operand), _names(statement.over)
         missing = [n for n in over if n not in named.labels]
         if missing:
@@ -335,7 +299,7 @@ class _Evaluation(Generic[V]):
             )
         return self.arrays.reduce(statement.op, named, over)
 
-    def _product(self, statement: Product) -> None:
+    def _product(self, statement: tp.Product) -> None:
         sides = (
             (statement.left, (statement.batch, statement.rows, statement.over)),
             (statement.right, (statement.batch, statement.over, statement.columns)),
@@ -363,7 +327,7 @@ class _Evaluation(Generic[V]):
 
     # -- What a loop carries -------------------------------------------------------
 
-    def _filled(self, statement: Start) -> Named[V]:
+    def _filled(self, statement: tp.Start) -> Named[V]:
         """A tile with the same number in every lane."""
         zero = self.domain.constant(scalar(0), self.extents)
         if statement.tile.dtype.is_integer:
@@ -387,7 +351,7 @@ class _Evaluation(Generic[V]):
         found = self._elementwise(op, [carried, operand], axes)
         self._assign(target, axes, found)
 
-    def _largest(self, statement: Largest) -> None:
+    def _largest(self, statement: tp.Largest) -> None:
         axes = statement.tile.axes
         new = self._operand(statement.operand, axes, statement.result)
         last = self._operand(statement.state, axes, statement.result)
@@ -470,7 +434,7 @@ class _Evaluation(Generic[V]):
 
     # -- Loads ---------------------------------------------------------------------
 
-    def _load(self, statement: Load) -> None:
+    def _load(self, statement: tp.Load) -> None:
         if not self._holds(statement.when):
             if statement.instead is None:
                 raise CheckError(f"{statement.result} is not made, and nothing instead")
@@ -486,7 +450,9 @@ class _Evaluation(Generic[V]):
         masks = [self._lanes_inside(d, tensor=box) for d in dims]
         self._put(statement, self._lanes(self._masked(named, masks, 0.0), axes))
 
-    def _picked(self, statement: Load, source: Named[V], along: Along) -> Named[V]:
+    def _picked(
+        self, statement: tp.Load, source: Named[V], along: tp.Along
+    ) -> Named[V]:
         """The elements at positions that are data; lanes that are not read count 0."""
         index = self.get(along.index)
         guarded = [d for d in statement.guarded if d.name in index.labels]
@@ -499,20 +465,22 @@ class _Evaluation(Generic[V]):
         )
         return self._read_under(along, found)
 
-    def _read_under(self, along: Along, named: Named[V]) -> Named[V]:
+    def _read_under(self, along: tp.Along, named: Named[V]) -> Named[V]:
         """A value with 0 in the lanes that are not read."""
         assert along.under is not None
         zero = Named(self.domain.constant(scalar(0), self.extents), ())
         sides = [named, zero] if along.holds else [zero, named]
         return self.arrays.elementwise(table.WHERE, [self.get(along.under), *sides])
 
-    def _positions(self, statement: Positions) -> None:
+    def _positions(self, statement: tp.Positions) -> None:
         kind = Index("", tuple(d.whole for d in statement.at)).type
         found = index_values(self.arrays, kind, self.extents)
         named = self._in_iteration(statement, self._pieces("", found, (statement.at,)))
         self._put(statement, self._lanes(named, statement.tile.axes))
 
-    def _in_iteration(self, statement: Load | Positions, named: Named[V]) -> Named[V]:
+    def _in_iteration(
+        self, statement: tp.Load | tp.Positions, named: Named[V]
+    ) -> Named[V]:
         """What of a cut tensor the iteration sees."""
         if LOOP not in named.labels:
             return named
@@ -522,7 +490,7 @@ class _Evaluation(Generic[V]):
             )
         return self._iteration_of(named, self.iteration)
 
-    def _cut(self, statement: Load) -> Named[V]:
+    def _cut(self, statement: tp.Load) -> Named[V]:
         """The tensor as blocks and iterations see it, with arbitrary padding."""
         if statement.source not in self.outer:
             raise CheckError(f"load {statement.source}: no such tensor")
@@ -574,7 +542,7 @@ class _Evaluation(Generic[V]):
 
     # -- Stores --------------------------------------------------------------------
 
-    def _inside(self, statement: Store, named: Named[V]) -> Named[V]:
+    def _inside(self, statement: tp.Store, named: Named[V]) -> Named[V]:
         """The lanes that a store writes: elements of each piece, for every block."""
         labels: list[Label] = []
         for dim in dims_of(statement.at):
@@ -620,7 +588,7 @@ class _Evaluation(Generic[V]):
         tile = next(s.tile for s in self.program.grid if s.dim == name)
         return parts(self.extents[name], min(tile, self.extents[name]))
 
-    def _whole(self, found: Sequence[tuple[Store, Named[V]]]) -> Named[V]:
+    def _whole(self, found: Sequence[tuple[tp.Store, Named[V]]]) -> Named[V]:
         """A tensor, of what was stored in each iteration."""
         statement, named = found[-1]
         dims = dims_of(statement.at)
@@ -647,8 +615,8 @@ class _Evaluation(Generic[V]):
         return self.arrays.arranged(named, [d.name for d in dims])
 
 
-_Made = (Compute | Cast | Finite | Convert | Lane | Join) | (
-    MaskStatement | Merge | Pick | Reduce | Scan
+_Made = (tp.Compute | tp.Cast | tp.Finite | tp.Convert | tp.Lane | tp.Join) | (
+    tp.Mask | tp.Merge | tp.Pick | tp.Reduce | tp.Scan
 )
 
 

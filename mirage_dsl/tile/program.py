@@ -47,21 +47,9 @@ from mirage_dsl.core.types import (
     f32,
     flat_type,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import Place, laid_out, places
 from mirage_dsl.ir.evaluate import as_format
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    KernelGraph,
-    LoopBound,
-    Operand,
-    Schedule,
-    Split,
-    grid_axes,
-    partial_dim,
-)
-from mirage_dsl.ir.graph import Load as BlockLoad
-from mirage_dsl.ir.graph import Store as BlockStore
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ir.walk import operands_of
@@ -476,10 +464,10 @@ MOST_PROGRAMS = 65_535
 
 
 def launch_order(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     extents: Mapping[str, int | None],
     types: Mapping[str, TensorType],
-) -> tuple[tuple[Split, ...], ...]:
+) -> tuple[tuple[ir.Split, ...], ...]:
     """The grid's axes in the order of the launch's: along the first blocks are next.
 
     Blocks without products, which have no operand to share, follow one another as their
@@ -490,7 +478,7 @@ def launch_order(
     parts, the one of most parts is first.
     """
 
-    def count(axis: Sequence[Split]) -> int:
+    def count(axis: Sequence[ir.Split]) -> int:
         return max(_parts(s, extents) or 0 for s in axis)
 
     axes = _as_stored(block, types)
@@ -500,8 +488,8 @@ def launch_order(
 
 
 def _as_stored(
-    block: BlockGraph, types: Mapping[str, TensorType]
-) -> tuple[tuple[Split, ...], ...]:
+    block: ir.BlockGraph, types: Mapping[str, TensorType]
+) -> tuple[tuple[ir.Split, ...], ...]:
     """The axes of a block, from the innermost one of its results on."""
     stored = {_in_memory(n.axes, types[n.result]) for n in block.stores}
     products = any(n.op.kind is Kind.CONTRACTION for n in block.applies)
@@ -519,7 +507,7 @@ def _in_memory(axes: Sequence[Axis], kind: TensorType) -> tuple[str, ...]:
     return tuple(d.name for axis in kind.order for d in axes[axis])
 
 
-def counts_down(axis: Sequence[Split], block: BlockGraph) -> bool:
+def counts_down(axis: Sequence[ir.Split], block: ir.BlockGraph) -> bool:
     """Whether the last part of an axis is the first block's.
 
     So where a block iterates up to its place: the longest blocks start first, and the
@@ -529,13 +517,13 @@ def counts_down(axis: Sequence[Split], block: BlockGraph) -> bool:
     return upper and any(b.dim == s.dim for b in block.bounds for s in axis)
 
 
-def _parts(split: Split, extents: Mapping[str, int | None]) -> int | None:
+def _parts(split: ir.Split, extents: Mapping[str, int | None]) -> int | None:
     extent = extents.get(split.dim)
     return None if extent is None else parts(extent, split.tile)
 
 
 def has_excess(
-    split: Split, block: BlockGraph, extents: Mapping[str, int | None]
+    split: ir.Split, block: ir.BlockGraph, extents: Mapping[str, int | None]
 ) -> bool:
     """Whether the axis of a split may have more blocks than the split has parts."""
     axis = next(a for a in block.axes if split in a)
@@ -544,11 +532,11 @@ def has_excess(
     return len(axis) > 1 and any(n is None or n > own for n in counts)
 
 
-def partial_of(dim: Dim, block: BlockGraph) -> str | None:
+def partial_of(dim: Dim, block: ir.BlockGraph) -> str | None:
     """The split dim whose grid coordinate indexes the store dim `k#`, or None."""
     if not dim.grid or block.grid_split(dim.name) is not None:
         return None
-    split = next((s for s in block.grid if partial_dim(s.dim) == dim.name), None)
+    split = next((s for s in block.grid if ir.partial_dim(s.dim) == dim.name), None)
     return None if split is None else split.dim
 
 
@@ -580,7 +568,7 @@ class Outer:
 
 
 def outer_of(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     *,
     most: Mapping[str, int] | None = None,
     pointers: bool = False,
@@ -601,11 +589,11 @@ def outer_of(
     )
 
 
-def _packed(graph: KernelGraph) -> frozenset[str]:
+def _packed(graph: ir.KernelGraph) -> frozenset[str]:
     """Tensors that the kernels themselves make contiguous."""
     found: set[str] = set()
     for node in graph.nodes:
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             found.update(node.results)
         elif node.op.kind is not Kind.VIEW:
             found.add(node.result)
@@ -613,7 +601,7 @@ def _packed(graph: KernelGraph) -> frozenset[str]:
 
 
 def few_columns(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
 ) -> frozenset[Dim]:
@@ -627,7 +615,7 @@ def few_columns(
         return frozenset()
     read = {v for node in products for v in node.values}
     for node in reversed(block.nodes):
-        if node not in products and not isinstance(node, BlockStore | BlockLoad):
+        if node not in products and not isinstance(node, ir.Store | ir.Load):
             read.update(operands_of(node) if node.result in read else ())
     found, others = set[Dim](), set[Dim]()
     for node in products:
@@ -725,7 +713,7 @@ class Pieces:
 
     def __init__(
         self,
-        block: BlockGraph,
+        block: ir.BlockGraph,
         types: Mapping[str, TensorType],
         extents: Mapping[str, int | None],
         most: Mapping[str, int],
@@ -739,7 +727,7 @@ class Pieces:
         for dim in dict.fromkeys(_all_dims(block, types)):
             self._by_dim[dim] = self._piece(dim)
         for node in block.nodes:
-            if isinstance(node, Apply) and node.op.kind is Kind.CONTRACTION:
+            if isinstance(node, ir.Apply) and node.op.kind is Kind.CONTRACTION:
                 self._widen(node, types)
 
     def __getitem__(self, dim: Dim) -> Piece:
@@ -846,7 +834,7 @@ class Pieces:
         # A part that can lie wholly outside needs an axis that carries its mask.
         return replace(piece, width=2) if piece.unit and piece.loose else piece
 
-    def _widen(self, node: Apply, types: Mapping[str, TensorType]) -> None:
+    def _widen(self, node: ir.Apply, types: Mapping[str, TensorType]) -> None:
         """Widen the dims of a matrix product to the smallest that `tl.dot` takes."""
         a, b = (types[v].dims for v in node.values)
         over = [d for d in a if d.name in node.over]
@@ -922,12 +910,12 @@ def _clamp(tile: int, extent: int | None) -> int:
     return tile if extent is None else min(tile, extent)
 
 
-def _all_dims(block: BlockGraph, types: Mapping[str, TensorType]) -> list[Dim]:
+def _all_dims(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> list[Dim]:
     dims = [d for v, t in types.items() if v not in block.gathered for d in t.dims]
     for node in block.nodes:
-        if isinstance(node, BlockLoad) and node.result not in block.gathered:
+        if isinstance(node, ir.Load) and node.result not in block.gathered:
             dims += [d for axis in node.axes for d in axis]
-        if isinstance(node, BlockStore):
+        if isinstance(node, ir.Store):
             dims += [
                 d for axis in node.axes for d in axis if partial_of(d, block) is None
             ]
@@ -1108,7 +1096,7 @@ class Compute:
     result: str
     tile: Tile
     op: Operator
-    operands: tuple[Operand, ...]
+    operands: tuple[ir.Operand, ...]
     inner: Operator | None = None
     rounded: bool = False
     notes: Notes = field(default=(), compare=False, repr=False)
@@ -1489,24 +1477,24 @@ class TileProgram:
     """
 
     name: str
-    grid: tuple[Split, ...]
-    loop: Split | None
+    grid: tuple[ir.Split, ...]
+    loop: ir.Split | None
     within_grid: bool
     tensors: Mapping[str, TensorType]
     extents: Mapping[str, int | None]
-    schedule: Schedule
+    schedule: ir.Schedule
     pieces: Order
     units: frozenset[Dim]
     sides: tuple[tuple[Order, Order, Order], ...]
     warps: Number
     body: tuple[Statement, ...]
     closing: Notes = field(default=(), compare=False, repr=False)
-    bounds: tuple[LoopBound, ...] = ()
-    whole: tuple[LoopBound, ...] = ()
+    bounds: tuple[ir.LoopBound, ...] = ()
+    whole: tuple[ir.LoopBound, ...] = ()
     few: frozenset[Dim] = frozenset()
 
 
-def loop_parts(whole: Iterable[LoopBound]) -> tuple[Part, ...]:
+def loop_parts(whole: Iterable[ir.LoopBound]) -> tuple[Part, ...]:
     """What the loops of a program run, in order, where bounds cover some iterations."""
     upper = {b.upper for b in whole}
     parts: list[Part] = ["ahead"] if False in upper else []
@@ -1552,26 +1540,26 @@ def runs(
     if loop is not None and program.within_grid:
         at = at + blocks[loop.dim] * span
 
-    def all_hold(bounds: Iterable[LoopBound], how: _Holds) -> NDArray[np.bool_]:
+    def all_hold(bounds: Iterable[ir.LoopBound], how: _Holds) -> NDArray[np.bool_]:
         kept = np.ones((), np.bool_)
         for bound in bounds:
             width = widths[bound.dim]
             kept = kept & how(bound, at, tile, blocks[bound.dim] * width, width)
         return kept
 
-    visited = all_hold(program.bounds, LoopBound.met)
+    visited = all_hold(program.bounds, ir.LoopBound.met)
     if not part:
         return visited
     lower, upper = ([b for b in program.whole if b.upper is up] for up in (False, True))
-    begun = all_hold(lower, LoopBound.covers)
+    begun = all_hold(lower, ir.LoopBound.covers)
     if part == "ahead":
         return visited & ~begun
-    unended = all_hold(upper, LoopBound.covers)
+    unended = all_hold(upper, ir.LoopBound.covers)
     return visited & begun & (unended if part == "whole" else ~unended)
 
 
 _Holds = Callable[
-    [LoopBound, NDArray[np.int64], int, NDArray[np.int64], int], NDArray[np.bool_]
+    [ir.LoopBound, NDArray[np.int64], int, NDArray[np.int64], int], NDArray[np.bool_]
 ]
 """A method of `LoopBound`: which iterations of which blocks."""
 
@@ -1738,7 +1726,7 @@ def pieces_of(program: TileProgram) -> Pieces:
     Raises:
         UnsupportedError: A piece is of a dim that is not split so.
     """
-    block = BlockGraph(program.grid, program.loop, (), program.schedule)
+    block = ir.BlockGraph(program.grid, program.loop, (), program.schedule)
     everything = flat_type(f32, program.pieces, MemorySpace.REGISTER)
     most = {n: 1 for n, e in program.extents.items() if e is None}
     pieces = Pieces(block, {"": everything}, program.extents, most, program.few)
@@ -1816,7 +1804,7 @@ def _excesses(
     program: TileProgram, grid: Mapping[str, Numbers]
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Splits on whose axis there may be more blocks than they have parts, and where."""
-    for axis in grid_axes(program.grid):
+    for axis in ir.grid_axes(program.grid):
         if len(axis) > 1:
             extents = (program.extents[s.dim] or 1 for s in axis)
             parts = [

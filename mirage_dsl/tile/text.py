@@ -42,43 +42,7 @@ from mirage_dsl.ir.text.printer import bounds_text, schedule_words, splits_text
 from mirage_dsl.ir.text.syntax import TypeForms, grammar_beside, read_with, word
 from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.ops.table import OPERATORS, SUM
-from mirage_dsl.tile.program import (
-    OPERATIONS,
-    Along,
-    Announce,
-    Ask,
-    Assignment,
-    Cast,
-    Compute,
-    Convert,
-    Finite,
-    Formula,
-    Join,
-    Lane,
-    Largest,
-    Load,
-    Loop,
-    Mask,
-    Merge,
-    Note,
-    Notes,
-    Number,
-    Order,
-    Part,
-    Pick,
-    Positions,
-    Product,
-    Reduce,
-    Rescale,
-    Scan,
-    Start,
-    Statement,
-    Store,
-    Tile,
-    TileProgram,
-    Update,
-    Wait,
-)
+from mirage_dsl.tile import program as tp
 
 # -- Printing --------------------------------------------------------------------------
 
@@ -96,7 +60,7 @@ _INDENT = "  "
 _WIDTH = 96
 
 
-def to_text(*programs: TileProgram) -> str:
+def to_text(*programs: tp.TileProgram) -> str:
     """Tile programs as text, ending in a newline."""
     lines = [f"tiles {_VERSION}"]
     for program in programs:
@@ -125,7 +89,7 @@ def _escaped(found: re.Match[str]) -> str:
 # -- Heads -----------------------------------------------------------------------------
 
 
-def _program(program: TileProgram) -> Iterator[str]:
+def _program(program: tp.TileProgram) -> Iterator[str]:
     yield from _signature(program)
     yield _INDENT + " ".join(("block", *_block(program)))
     pieces = [_clause("pieces", program.pieces)]
@@ -142,7 +106,7 @@ def _program(program: TileProgram) -> Iterator[str]:
     yield "}"
 
 
-def _signature(program: TileProgram) -> list[str]:
+def _signature(program: tp.TileProgram) -> list[str]:
     tensors = [f"{quoted(n)}: {t}" for n, t in program.tensors.items()]
     sizes = ", ".join(
         f"{n} = {'?' if e is None else e}" for n, e in program.extents.items()
@@ -155,7 +119,7 @@ def _signature(program: TileProgram) -> list[str]:
     return [head, *(f"{_INDENT * 2}{t}," for t in tensors), tail]
 
 
-def _block(program: TileProgram) -> Iterator[str]:
+def _block(program: tp.TileProgram) -> Iterator[str]:
     """The splits, and the parameters that differ from the defaults."""
     if program.grid:
         yield f"grid({splits_text(program.grid)})"
@@ -173,37 +137,37 @@ def _block(program: TileProgram) -> Iterator[str]:
 # -- Statements ------------------------------------------------------------------------
 
 
-def _lines(body: Iterable[Statement], depth: int) -> Iterator[str]:
+def _lines(body: Iterable[tp.Statement], depth: int) -> Iterator[str]:
     for statement in body:
         yield _INDENT * depth + statement_text(statement)
-        if isinstance(statement, Loop):
+        if isinstance(statement, tp.Loop):
             yield from _lines(statement.body, depth + 1)
             yield f"{_INDENT * depth}}}"
 
 
-def statement_text(statement: Statement) -> str:
+def statement_text(statement: tp.Statement) -> str:
     """One line: a statement, or the line that opens a loop."""
     match statement:
-        case Store():
+        case tp.Store():
             axes = ", ".join(map(axis_text, statement.at))
             name, operand = quoted(statement.result), quoted(statement.operand)
             return f"store {name}: {statement.dtype}[{axes}] = {operand}"
-        case Ask():
+        case tp.Ask():
             return _words("ask", _read(statement), *_details(statement))
-        case Start():
+        case tp.Start():
             return f"carry {_typed(statement.result, statement.tile)} = " + _number(
                 statement.value
             )
-        case Rescale():
+        case tp.Rescale():
             return f"{quoted(statement.target)} *= {quoted(statement.scale)}"
-        case Update():
+        case tp.Update():
             sign = "+=" if statement.op is SUM else f"{statement.op.name}="
             return f"{quoted(statement.target)} {sign} {quoted(statement.operand)}"
-        case Wait():
+        case tp.Wait():
             return "wait"
-        case Announce():
+        case tp.Announce():
             return "announce"
-        case Loop():
+        case tp.Loop():
             part = f"{statement.part} " if statement.part else ""
             return f"loop({statement.dim}) {part}{{"
         case _:
@@ -211,88 +175,96 @@ def statement_text(statement: Statement) -> str:
             return _words(left, "=", _action(statement), *_details(statement))
 
 
-def _action(statement: Assignment) -> str:
+def _action(statement: tp.Assignment) -> str:
     """What stands right of the `=`, up to the details."""
     match statement:
-        case Load():
+        case tp.Load():
             return f"load {_read(statement)}"
-        case Positions():
+        case tp.Positions():
             return f"positions [{axis_text(statement.at)}]"
-        case Compute():
+        case tp.Compute():
             return _application(statement)
-        case Pick() | Join():
+        case tp.Pick() | tp.Join():
             word = type(statement).__name__.lower()
             return f"{word} {quoted(statement.operand)}, {quoted(statement.other)}"
-        case Product():
+        case tp.Product():
             return f"{quoted(statement.left)} @ {quoted(statement.right)}"
-        case Reduce() | Scan():
+        case tp.Reduce() | tp.Scan():
             return f"{statement.op.name} {quoted(statement.operand)}"
-        case Cast() | Finite() | Convert() | Mask() | Merge() | Lane() | Largest():
+        case (
+            tp.Cast()
+            | tp.Finite()
+            | tp.Convert()
+            | tp.Mask()
+            | tp.Merge()
+            | tp.Lane()
+            | tp.Largest()
+        ):
             word = type(statement).__name__.lower()
             return f"{word} {quoted(statement.operand)}"
         case _:
             assert_never(statement)
 
 
-def _details(statement: Assignment | Ask) -> Iterator[str]:
+def _details(statement: tp.Assignment | tp.Ask) -> Iterator[str]:
     """What differs from the defaults, each as `word(...)`."""
     match statement:
-        case Load():
+        case tp.Load():
             yield from _load_details(statement)
-        case Product():
+        case tp.Product():
             yield from _product_details(statement)
-        case Mask():
+        case tp.Mask():
             yield from _mask_details(statement)
-        case Compute():
+        case tp.Compute():
             yield "rounded" if statement.rounded else ""
-        case Merge():
+        case tp.Merge():
             groups = (", ".join(map(str, side)) for side in statement.sides)
             yield f"sides({'; '.join(groups)})"
-        case Lane():
+        case tp.Lane():
             yield _clause("along", (statement.along,))
             yield f"at({statement.at})"
-        case Reduce():
+        case tp.Reduce():
             yield _clause("over", statement.over)
             yield "" if statement.halves is False else f"halves({statement.halves})"
-        case Scan() | Join():
+        case tp.Scan() | tp.Join():
             yield _clause("along", (statement.along,))
-        case Positions():
+        case tp.Positions():
             pass
         case _:
             yield from _few_details(statement)
 
 
 def _few_details(
-    statement: Cast | Finite | Convert | Pick | Largest | Ask,
+    statement: tp.Cast | tp.Finite | tp.Convert | tp.Pick | tp.Largest | tp.Ask,
 ) -> Iterator[str]:
     match statement:
-        case Cast():
+        case tp.Cast():
             pass
-        case Finite():
+        case tp.Finite():
             fill = statement.fill
             yield "" if fill == -math.inf else f"fill({_number(fill)})"
-        case Convert():
+        case tp.Convert():
             yield _when(statement.when)
-        case Pick():
+        case tp.Pick():
             yield f"when({statement.when})"
-        case Largest():
+        case tp.Largest():
             yield _named("last", statement.state)
             yield _named("scale", statement.scale)
-        case Ask():
+        case tp.Ask():
             yield f"tiles({statement.tiles})"
             yield _when(statement.when)
         case _:
             assert_never(statement)
 
 
-def _mask_details(statement: Mask) -> Iterator[str]:
+def _mask_details(statement: tp.Mask) -> Iterator[str]:
     places = (f"{d}" if w is True else f"{d}: {w}" for d, w in statement.where)
     yield f"fill({_number(statement.fill)})"
     yield f"where({', '.join(places)})" if statement.where else ""
     yield _when(statement.when)
 
 
-def _load_details(statement: Load) -> Iterator[str]:
+def _load_details(statement: tp.Load) -> Iterator[str]:
     if statement.along is not None:
         yield f"along({statement.along.dim})"
         yield _named("index", statement.along.index)
@@ -310,7 +282,7 @@ def _load_details(statement: Load) -> Iterator[str]:
     yield _named("instead", statement.instead)
 
 
-def _product_details(statement: Product) -> Iterator[str]:
+def _product_details(statement: tp.Product) -> Iterator[str]:
     groups = ("batch", "rows", "columns", "over")
     yield from (_clause(n, getattr(statement, n)) for n in groups)
     if statement.wgmma is not False:
@@ -327,16 +299,16 @@ def _words(*words: str) -> str:
     return " ".join(w for w in words if w)
 
 
-def _typed(name: str, tile: Tile) -> str:
+def _typed(name: str, tile: tp.Tile) -> str:
     return f"{quoted(name)}: {tile.dtype}[{', '.join(map(str, tile.axes))}]"
 
 
-def _read(statement: Load | Ask) -> str:
+def _read(statement: tp.Load | tp.Ask) -> str:
     axes: tuple[Axis, ...] = statement.at
     return f"{quoted(statement.source)}[{', '.join(map(axis_text, axes))}]"
 
 
-def _application(statement: Compute) -> str:
+def _application(statement: tp.Compute) -> str:
     if statement.inner is None:
         return _applied(statement.op, statement.operands)
     return f"{statement.op.name}({_applied(statement.inner, statement.operands)})"
@@ -358,7 +330,7 @@ def _clause(name: str, dims: Iterable[object]) -> str:
     return f"{name}({shown})" if shown or name in ("pieces", "over") else ""
 
 
-def _when(number: Number) -> str:
+def _when(number: tp.Number) -> str:
     return "" if number is True else f"when({number})"
 
 
@@ -729,7 +701,7 @@ def read(source: Source) -> tuple[ProgramForm, ...]:
 # -- Programs from forms ---------------------------------------------------------------
 
 
-def parse(text: str, filename: str = "<tiles>") -> TileProgram:
+def parse(text: str, filename: str = "<tiles>") -> tp.TileProgram:
     """The one tile program that `text` describes.
 
     Args:
@@ -749,7 +721,7 @@ def parse(text: str, filename: str = "<tiles>") -> TileProgram:
     return found[0]
 
 
-def parse_all(text: str, filename: str = "<tiles>") -> tuple[TileProgram, ...]:
+def parse_all(text: str, filename: str = "<tiles>") -> tuple[tp.TileProgram, ...]:
     """All tile programs of a text, in order.
 
     Raises:
@@ -828,11 +800,11 @@ class _Details:
     def has(self, name: str) -> bool:
         return name in self._given
 
-    def dims(self, name: str) -> Order:
+    def dims(self, name: str) -> tp.Order:
         detail = self._given.get(name)
         return () if detail is None else self._program.dims(detail.dims)
 
-    def number(self, name: str, default: Number) -> Number:
+    def number(self, name: str, default: tp.Number) -> tp.Number:
         detail = self._given.get(name)
         if detail is None or detail.number is None:
             return default
@@ -856,7 +828,7 @@ class _Details:
             raise self._program.source.wrong(found, f"unknown {name} `{found}`{hint}")
         return found.text
 
-    def masked(self) -> tuple[tuple[Dim, Number], ...]:
+    def masked(self) -> tuple[tuple[Dim, tp.Number], ...]:
         detail = self._given.get("where")
         if detail is None:
             return ()
@@ -866,7 +838,7 @@ class _Details:
             for m in detail.masked
         )
 
-    def sides(self) -> tuple[Order, ...]:
+    def sides(self) -> tuple[tp.Order, ...]:
         detail = self._given.get("sides")
         given = () if detail is None else detail.sides
         return tuple(self._program.dims(side) for side in given)
@@ -894,7 +866,7 @@ class _Program:
         head = GraphForm(form.name, (), (), form.sizes, ())
         self.resolver = Resolver(source, head)
 
-    def program(self) -> TileProgram:
+    def program(self) -> tp.TileProgram:
         form, heads = self.form, _Heads(self)
         tensors = {
             self.name(n): self.resolver.type(t, pieces=False) for n, t in form.tensors
@@ -902,7 +874,7 @@ class _Program:
         if len(tensors) < len(form.tensors):
             raise self.source.wrong(form.name, "a tensor is named twice in the header")
         body = tuple(s for line in form.lines for s in self._line(line, heads))
-        return TileProgram(
+        return tp.TileProgram(
             self.name(form.name),
             heads.grid,
             heads.loop,
@@ -935,10 +907,10 @@ class _Program:
         """A known dim, with its pieces."""
         return self.resolver.dim(form, pieces=True)
 
-    def dims(self, forms: Iterable[DimForm]) -> Order:
+    def dims(self, forms: Iterable[DimForm]) -> tp.Order:
         return tuple(self.dim(f) for f in forms)
 
-    def tile(self, form: TypeForm) -> Tile:
+    def tile(self, form: TypeForm) -> tp.Tile:
         """The type of a value: one piece for each axis, no layout."""
         found = self.resolver.type(form, pieces=True)
         if form.layout is not None or any(len(a) != 1 for a in found.axes):
@@ -947,7 +919,7 @@ class _Program:
                 f"found {found}, expected a tile: one piece for each axis, slowest "
                 "first, and no layout",
             )
-        return Tile(found.dtype, tuple(d for axis in found.axes for d in axis))
+        return tp.Tile(found.dtype, tuple(d for axis in found.axes for d in axis))
 
     def fill(self, word: Word) -> float:
         """A number without extents."""
@@ -956,7 +928,7 @@ class _Program:
             raise self.source.wrong(word, f"found {word}, expected a plain number")
         return found.at({})
 
-    def number(self, form: NumberForm) -> Number:
+    def number(self, form: NumberForm) -> tp.Number:
         """A formula, or a number."""
         word, args = form.word, form.args
         if not args:
@@ -964,7 +936,7 @@ class _Program:
         if word.text in ("lanes", "loose", "ends"):
             (dim,) = args
             assert isinstance(dim, DimForm)
-            return Formula(word.text, (self.dim(dim),))
+            return tp.Formula(word.text, (self.dim(dim),))
         op = _SIGNS.get(word.text)
         if op is None:
             raise self.source.wrong(
@@ -972,17 +944,17 @@ class _Program:
                 f"unknown function {word}{suggest(word.text, _SIGNS, 'functions')}",
             )
         found = tuple(self.number(a) for a in args if isinstance(a, NumberForm))
-        expected = OPERATIONS[op].text.count("{")
+        expected = tp.OPERATIONS[op].text.count("{")
         if len(found) != expected:
             raise self.source.wrong(
                 word, f"`{word}` takes {expected} numbers, found {len(found)}"
             )
-        return Formula(op, found)
+        return tp.Formula(op, found)
 
-    def _leaf(self, word: Word) -> Number:
+    def _leaf(self, word: Word) -> tp.Number:
         match word.text:
             case "warps" | "stages":
-                return Formula(word.text)
+                return tp.Formula(word.text)
             case "True" | "False" | "true" | "false":
                 return word.text in ("True", "true")
             case text if text.isdecimal():
@@ -994,7 +966,7 @@ class _Program:
 
     # -- Lines ---------------------------------------------------------------------
 
-    def _line(self, line: LineForm, heads: _Heads | None) -> list[Statement]:
+    def _line(self, line: LineForm, heads: _Heads | None) -> list[tp.Statement]:
         if isinstance(line, BlockForm | HeadForm):
             if heads is None:
                 raise self.source.wrong(
@@ -1004,18 +976,20 @@ class _Program:
             return []
         return [self._statement(line)]
 
-    def notes(self, word: Word) -> Notes:
+    def notes(self, word: Word) -> tp.Notes:
         """The line of the text, for errors."""
         place = self.source.at(word)
-        return (Note(place.text.strip(), place),)
+        return (tp.Note(place.text.strip(), place),)
 
-    def _statement(self, line: LineForm) -> Statement:
+    def _statement(self, line: LineForm) -> tp.Statement:
         match line:
             case AssignForm():
                 return _Assigned(self, line).statement()
             case CarryForm():
                 value, notes = self.fill(line.value), self.notes(line.name)
-                return Start(self.name(line.name), self.tile(line.type), value, notes)
+                return tp.Start(
+                    self.name(line.name), self.tile(line.type), value, notes
+                )
             case StoreForm():
                 return self._store(line)
             case AskForm():
@@ -1023,18 +997,18 @@ class _Program:
             case ChangeForm():
                 return self._change(line)
             case BareForm():
-                of = Wait if line.word.text == "wait" else Announce
+                of = tp.Wait if line.word.text == "wait" else tp.Announce
                 return of(self.notes(line.word))
             case LoopForm():
                 body = tuple(s for inner in line.lines for s in self._line(inner, None))
                 dim = self.resolver.dim_name(line.dim)
                 word = None if line.part is None else line.part.text
-                part = next(p for p in get_args(Part) if p == (word or ""))
-                return Loop(dim, body, part, self.notes(line.word))
+                part = next(p for p in get_args(tp.Part) if p == (word or ""))
+                return tp.Loop(dim, body, part, self.notes(line.word))
             case BlockForm() | HeadForm():
                 raise AssertionError(line)
 
-    def _store(self, line: StoreForm) -> Store:
+    def _store(self, line: StoreForm) -> tp.Store:
         if line.type.layout is not None:
             raise self.source.wrong(
                 line.type.layout[0] if line.type.layout else line.name,
@@ -1043,9 +1017,11 @@ class _Program:
         axes = self.resolver.axes(line.type.axes, pieces=True)
         dtype = self.resolver.dtype(line.type.dtype)
         operand = self.name(line.operand)
-        return Store(self.name(line.name), operand, axes, dtype, self.notes(line.name))
+        return tp.Store(
+            self.name(line.name), operand, axes, dtype, self.notes(line.name)
+        )
 
-    def _ask(self, line: AskForm) -> Ask:
+    def _ask(self, line: AskForm) -> tp.Ask:
         word = line.source
         details = _Details(
             self, replace(word, text="ask"), line.details, _DETAILS["ask"]
@@ -1057,15 +1033,15 @@ class _Program:
             raise self.source.wrong(word, f"tiles({tiles}): expected a plain number")
         axes = self.resolver.axes(line.axes, pieces=True)
         when = details.number("when", True)
-        return Ask(self.name(word), axes, tiles, when, self.notes(word))
+        return tp.Ask(self.name(word), axes, tiles, when, self.notes(word))
 
-    def _change(self, line: ChangeForm) -> Statement:
+    def _change(self, line: ChangeForm) -> tp.Statement:
         target, operand = self.name(line.target), self.name(line.operand)
         notes = self.notes(line.target)
         if line.sign.text == "*=":
-            return Rescale(target, operand, notes)
+            return tp.Rescale(target, operand, notes)
         if line.sign.text == "+=":
-            return Update(target, operand, SUM, notes)
+            return tp.Update(target, operand, SUM, notes)
         reductions = {n: o for n, o in OPERATORS.items() if o.in_steps}
         reduction = reductions.get(line.sign.text.removesuffix("="))
         if reduction is None:
@@ -1075,7 +1051,7 @@ class _Program:
                 f"{line.sign} is no sign of an update"
                 + suggest(line.sign.text, signs, "signs"),
             )
-        return Update(target, operand, reduction, notes)
+        return tp.Update(target, operand, reduction, notes)
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -1094,11 +1070,11 @@ class _Heads:
         self.bounds: tuple[LoopBound, ...] = ()
         self.whole: tuple[LoopBound, ...] = ()
         self.schedule = Schedule()
-        self.pieces: Order = ()
+        self.pieces: tp.Order = ()
         self.units: frozenset[Dim] = frozenset()
         self.few: frozenset[Dim] = frozenset()
-        self.sides: list[tuple[Order, Order, Order]] = []
-        self.warps: Number = self.schedule.num_warps
+        self.sides: list[tuple[tp.Order, tp.Order, tp.Order]] = []
+        self.warps: tp.Number = self.schedule.num_warps
 
     def add(self, line: BlockForm | HeadForm) -> None:
         word = line.word
@@ -1153,9 +1129,9 @@ class _Assigned:
         self._action: ActionForm = line.action
         self._result = program.name(line.name)
         self._tile = program.tile(line.type)
-        self._notes: Notes = program.notes(line.name)
+        self._notes: tp.Notes = program.notes(line.name)
 
-    def statement(self) -> Statement:
+    def statement(self) -> tp.Statement:
         word = self._action.word
         if word is None:
             return self._compute()
@@ -1174,12 +1150,12 @@ class _Assigned:
             return self._scan(scan, details)
         return self._reduce(word, details) if make is None else make(details)
 
-    def _makers(self) -> Mapping[str, Callable[[_Details], Statement]]:
+    def _makers(self) -> Mapping[str, Callable[[_Details], tp.Statement]]:
         return {
             "load": self._load,
             "positions": self._positions,
             "pick": self._pick,
-            "cast": lambda _: Cast(*self._plain()),
+            "cast": lambda _: tp.Cast(*self._plain()),
             "finite": self._finite,
             "convert": self._convert,
             "mask": self._mask,
@@ -1190,15 +1166,15 @@ class _Assigned:
             "@": self._product,
         }
 
-    def _plain(self) -> tuple[str, Tile, str, Notes]:
+    def _plain(self) -> tuple[str, tp.Tile, str, tp.Notes]:
         return self._result, self._tile, self._operands()[0], self._notes
 
     def _operands(self) -> tuple[str, ...]:
         return tuple(self._of.name(v) for v in self._action.values)
 
-    def _load(self, details: _Details) -> Load:
+    def _load(self, details: _Details) -> tp.Load:
         axes = self._of.resolver.axes(self._action.axes, pieces=True)
-        return Load(
+        return tp.Load(
             self._result,
             self._tile,
             self._operands()[0],
@@ -1212,7 +1188,7 @@ class _Assigned:
             self._notes,
         )
 
-    def _along(self, details: _Details) -> Along | None:
+    def _along(self, details: _Details) -> tp.Along | None:
         dims, index = details.dims("along"), details.name("index")
         if not dims and index is None:
             return None
@@ -1222,67 +1198,69 @@ class _Assigned:
             raise details.missing("along")
         known = details.choice("known", ("no", "apart", "in_row"))
         under, unless = details.name("under"), details.name("unless")
-        return Along(dims[0], index, known, under or unless, unless is None)
+        return tp.Along(dims[0], index, known, under or unless, unless is None)
 
-    def _positions(self, details: _Details) -> Positions:
+    def _positions(self, details: _Details) -> tp.Positions:
         axes = self._of.resolver.axes(self._action.axes, pieces=True)
         if len(axes) != 1:
             raise details.refused(f"is of one axis, found {len(axes)}")
-        return Positions(self._result, self._tile, axes[0], self._notes)
+        return tp.Positions(self._result, self._tile, axes[0], self._notes)
 
-    def _finite(self, details: _Details) -> Finite:
+    def _finite(self, details: _Details) -> tp.Finite:
         fill = details.word("fill")
         (operand,) = self._operands()
         neutral = -math.inf if fill is None else self._of.fill(fill)
-        return Finite(self._result, self._tile, operand, neutral, self._notes)
+        return tp.Finite(self._result, self._tile, operand, neutral, self._notes)
 
-    def _pick(self, details: _Details) -> Pick:
+    def _pick(self, details: _Details) -> tp.Pick:
         if not details.has("when"):
             raise details.missing("when")
         operand, other = self._operands()
         when = details.number("when", True)
-        return Pick(self._result, self._tile, operand, other, when, self._notes)
+        return tp.Pick(self._result, self._tile, operand, other, when, self._notes)
 
-    def _convert(self, details: _Details) -> Convert:
+    def _convert(self, details: _Details) -> tp.Convert:
         (operand,), when = self._operands(), details.number("when", True)
-        return Convert(self._result, self._tile, operand, when, self._notes)
+        return tp.Convert(self._result, self._tile, operand, when, self._notes)
 
-    def _mask(self, details: _Details) -> Mask:
+    def _mask(self, details: _Details) -> tp.Mask:
         fill = self._of.fill(details.require("fill"))
         where, when = details.masked(), details.number("when", True)
         (operand,) = self._operands()
-        return Mask(self._result, self._tile, operand, fill, where, when, self._notes)
+        return tp.Mask(
+            self._result, self._tile, operand, fill, where, when, self._notes
+        )
 
-    def _merge(self, details: _Details) -> Merge:
+    def _merge(self, details: _Details) -> tp.Merge:
         if not details.has("sides"):
             raise details.missing("sides")
         (operand,) = self._operands()
-        return Merge(self._result, self._tile, operand, details.sides(), self._notes)
+        return tp.Merge(self._result, self._tile, operand, details.sides(), self._notes)
 
-    def _lane(self, details: _Details) -> Lane:
+    def _lane(self, details: _Details) -> tp.Lane:
         dims, at = details.dims("along"), details.number("at", -1)
         if len(dims) != 1:
             raise details.missing("along")
         if not isinstance(at, int) or at < 0:
             raise details.missing("at")
         (operand,) = self._operands()
-        return Lane(self._result, self._tile, operand, dims[0], at, self._notes)
+        return tp.Lane(self._result, self._tile, operand, dims[0], at, self._notes)
 
-    def _join(self, details: _Details) -> Join:
+    def _join(self, details: _Details) -> tp.Join:
         dims = details.dims("along")
         if len(dims) != 1:
             raise details.missing("along")
         first, second = self._operands()
-        return Join(self._result, self._tile, first, second, dims[0], self._notes)
+        return tp.Join(self._result, self._tile, first, second, dims[0], self._notes)
 
-    def _largest(self, details: _Details) -> Largest:
+    def _largest(self, details: _Details) -> tp.Largest:
         last, scale = self._of.name(details.require("last")), details.name("scale")
         (operand,) = self._operands()
-        return Largest(self._result, self._tile, operand, last, scale, self._notes)
+        return tp.Largest(self._result, self._tile, operand, last, scale, self._notes)
 
-    def _product(self, details: _Details) -> Product:
+    def _product(self, details: _Details) -> tp.Product:
         left, right = self._operands()
-        return Product(
+        return tp.Product(
             self._result,
             self._tile,
             left,
@@ -1300,25 +1278,27 @@ class _Assigned:
     def _reduction(self, word: Word) -> Operator | None:
         return _rows(Kind.REDUCTION).get(word.text)
 
-    def _reduce(self, word: Word, details: _Details) -> Reduce:
+    def _reduce(self, word: Word, details: _Details) -> tp.Reduce:
         op = self._reduction(word)
         assert op is not None
         if not details.has("over"):
             raise details.missing("over")
         (operand,), over = self._operands(), details.dims("over")
         halves = details.number("halves", False)
-        return Reduce(self._result, self._tile, op, operand, over, halves, self._notes)
+        return tp.Reduce(
+            self._result, self._tile, op, operand, over, halves, self._notes
+        )
 
-    def _scan(self, op: Operator, details: _Details) -> Scan:
+    def _scan(self, op: Operator, details: _Details) -> tp.Scan:
         dims = details.dims("along")
         if len(dims) != 1:
             raise details.missing("along")
         (operand,) = self._operands()
-        return Scan(self._result, self._tile, op, operand, dims[0], self._notes)
+        return tp.Scan(self._result, self._tile, op, operand, dims[0], self._notes)
 
     # -- Arithmetic ----------------------------------------------------------------
 
-    def _compute(self) -> Compute:
+    def _compute(self) -> tp.Compute:
         form, inner = self._action.call, None
         assert form is not None
         op = self._operator(form)
@@ -1326,7 +1306,7 @@ class _Assigned:
         if len(arguments) == 1 and isinstance(arguments[0], CallForm):
             inner, arguments = self._operator(arguments[0]), arguments[0].arguments
         operands = tuple(self._operand(a) for a in arguments)
-        return Compute(
+        return tp.Compute(
             self._result,
             self._tile,
             op,

@@ -24,16 +24,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from mirage_dsl.core.types import Scalar
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    KernelNode,
-    LoopBound,
-    Operand,
-    integer_of,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.walk import map_blocks, map_nodes
 from mirage_dsl.ops.definition import Kind, Term, Truth
 from mirage_dsl.ops.table import MAXIMUM, MINIMUM, WHERE
@@ -103,7 +94,7 @@ Numbers = Mapping[Fraction, Fraction]
 """What stands for each number."""
 
 
-def _is_beside(node: Apply) -> bool:
+def _is_beside(node: ir.Apply) -> bool:
     """Whether numbers of an operator are compared with or added to its operands."""
     if node.op.kind is not Kind.ELEMENTWISE:
         return False
@@ -116,25 +107,25 @@ def _is_beside(node: Apply) -> bool:
 class _Walk:
     """The operators that compute with positions, at both levels of a graph."""
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: ir.KernelGraph) -> None:
         self._graph = graph
         self._positions = {i.name for i in graph.indices}
 
-    def kernel(self) -> Iterator[Apply]:
+    def kernel(self) -> Iterator[ir.Apply]:
         """Those with numbers beside positions, in order."""
         for node in self._graph.nodes:
-            if isinstance(node, Apply):
+            if isinstance(node, ir.Apply):
                 yield from self._apply(node, self._positions)
             else:
                 yield from self._block(node)
 
-    def _block(self, block: BlockGraph) -> Iterator[Apply]:
+    def _block(self, block: ir.BlockGraph) -> Iterator[ir.Apply]:
         own = {n.result for n in block.loads if n.source in self._positions}
         for node in block.applies:
             yield from self._apply(node, own)
 
     @staticmethod
-    def _apply(node: Apply, positions: set[str]) -> Iterator[Apply]:
+    def _apply(node: ir.Apply, positions: set[str]) -> Iterator[ir.Apply]:
         values = node.values[node.op is WHERE :]
         if not values or not positions.issuperset(values):
             return
@@ -145,7 +136,7 @@ class _Walk:
                 yield node
 
 
-def literals(graph: KernelGraph) -> set[Fraction]:
+def literals(graph: ir.KernelGraph) -> set[Fraction]:
     """The integers beside positions, without their signs."""
     found = (_literal(o) for n in _Walk(graph).kernel() for o in n.operands)
     beside = {abs(number) for number in found if number is not None}
@@ -154,13 +145,13 @@ def literals(graph: KernelGraph) -> set[Fraction]:
     return beside | set(map(Fraction, found))
 
 
-def _settling(block: BlockGraph) -> Iterator[LoopBound]:
+def _settling(block: ir.BlockGraph) -> Iterator[ir.LoopBound]:
     return (s.bound for s in block.settled)
 
 
-def _literal(operand: Operand) -> Fraction | None:
+def _literal(operand: ir.Operand) -> Fraction | None:
     """The integer that an operand is; None for what is none, or follows extents."""
-    number = integer_of(operand, {})
+    number = ir.integer_of(operand, {})
     return None if number is None else Fraction(number)
 
 
@@ -174,38 +165,40 @@ def brought_together(numbers: Iterable[Fraction], most: int) -> Numbers:
     return found
 
 
-def with_literals(graph: KernelGraph, numbers: Numbers) -> KernelGraph:
+def with_literals(graph: ir.KernelGraph, numbers: Numbers) -> ir.KernelGraph:
     """The graph with other numbers beside positions."""
     if not literals(graph):
         return graph
     beside = {id(n) for n in _Walk(graph).kernel()}
 
-    def changed(operand: Operand) -> Operand:
+    def changed(operand: ir.Operand) -> ir.Operand:
         number = _literal(operand)
         if number is None:
             return operand
         return Scalar((-1 if number < 0 else 1) * numbers[abs(number)])
 
-    def operands(node: Apply) -> tuple[Operand, ...]:
+    def operands(node: ir.Apply) -> tuple[ir.Operand, ...]:
         return (
             tuple(map(changed, node.operands)) if id(node) in beside else node.operands
         )
 
-    def moved(node: BlockNode) -> BlockNode:
+    def moved(node: ir.BlockNode) -> ir.BlockNode:
         return (
-            replace(node, operands=operands(node)) if isinstance(node, Apply) else node
+            replace(node, operands=operands(node))
+            if isinstance(node, ir.Apply)
+            else node
         )
 
-    def bound(given: LoopBound) -> LoopBound:
+    def bound(given: ir.LoopBound) -> ir.LoopBound:
         number = int(numbers[Fraction(abs(given.offset))])
         also = given.also
         also = None if also is None else int(numbers[Fraction(also)])
         offset = -number if given.offset < 0 else number
         return replace(given, offset=offset, also=also)
 
-    nodes: list[KernelNode] = []
+    nodes: list[ir.KernelNode] = []
     for node in graph.nodes:
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             bounds = tuple(map(bound, node.bounds))
             settled = tuple(replace(s, bound=bound(s.bound)) for s in node.settled)
             block = map_nodes(node, moved)
@@ -215,7 +208,7 @@ def with_literals(graph: KernelGraph, numbers: Numbers) -> KernelGraph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def with_numbers_of(graph: KernelGraph, small: KernelGraph) -> KernelGraph:
+def with_numbers_of(graph: ir.KernelGraph, small: ir.KernelGraph) -> ir.KernelGraph:
     """The graph with the numbers that it has at the sizes of a trial.
 
     Args:
@@ -226,12 +219,12 @@ def with_numbers_of(graph: KernelGraph, small: KernelGraph) -> KernelGraph:
         return graph
     blocks = iter(small.blocks)
 
-    def renumbered(block: BlockGraph) -> BlockGraph:
+    def renumbered(block: ir.BlockGraph) -> ir.BlockGraph:
         twin = next(blocks)
         pairs = zip(block.nodes, twin.nodes, strict=True)
         nodes = (
             replace(own, operands=other.operands)
-            if isinstance(own, Apply) and isinstance(other, Apply)
+            if isinstance(own, ir.Apply) and isinstance(other, ir.Apply)
             else own
             for own, other in pairs
         )

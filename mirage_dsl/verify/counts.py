@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, boolean
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.ranges import (
     Given,
     Whole,
@@ -27,17 +28,6 @@ from mirage_dsl.ir.analysis.ranges import (
     range_of_format,
     range_of_number,
     within,
-)
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    Load,
-    Operand,
-    RunningMax,
-    Store,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, loops_inside_grid
@@ -70,7 +60,7 @@ class Counted:
     beside: frozenset[float]
 
 
-def counts_elsewhere(program: KernelGraph, candidate: KernelGraph) -> str | None:
+def counts_elsewhere(program: ir.KernelGraph, candidate: ir.KernelGraph) -> str | None:
     """What a candidate does with counts that its program does not; None for nothing."""
     ours, theirs = counted(program), counted(candidate)
     if theirs.wraps < ours.wraps:
@@ -88,7 +78,7 @@ def counts_elsewhere(program: KernelGraph, candidate: KernelGraph) -> str | None
 
 
 @lru_cache(maxsize=64)
-def counted(graph: KernelGraph) -> Counted:
+def counted(graph: ir.KernelGraph) -> Counted:
     """What a graph does with counts, at its extents."""
     types = kernel_types(graph)
     whole = any(_is_whole(t.dtype) for t in types.values())
@@ -104,11 +94,11 @@ def _is_whole(dtype: DType) -> bool:
 class _Counting:
     """Follows whole numbers through both levels of a graph."""
 
-    def __init__(self, graph: KernelGraph, types: Types) -> None:
+    def __init__(self, graph: ir.KernelGraph, types: Types) -> None:
         self._graph, self._types = graph, types
         extents = derived_extents(graph, graph.extent_of)
         self._extents = {n: e or MANY for n, e in extents.items()}
-        self._block: BlockGraph | None = None
+        self._block: ir.BlockGraph | None = None
         self._known: dict[str, Whole | None] = {}
         self._wraps, self._where = WIDEST, ""
         self._beside: set[float] = set()
@@ -120,37 +110,37 @@ class _Counting:
             count = math.prod(self._extents[d.name] for d in index.axis)
             self._known[index.name] = Whole(0, count - 1)
         for node in self._graph.nodes:
-            if isinstance(node, BlockGraph):
+            if isinstance(node, ir.BlockGraph):
                 self._read_block(node)
             else:
                 self._apply(node, self._types)
         return Counted(self._wraps, self._where, frozenset(self._beside))
 
-    def _read_block(self, block: BlockGraph) -> None:
+    def _read_block(self, block: ir.BlockGraph) -> None:
         types, outer = block_types(block, self._types), self._known
         self._block, self._known = block, dict(outer)
         for node in block.nodes:
             self._visit(node, types)
-            if isinstance(node, Store):
+            if isinstance(node, ir.Store):
                 outer[node.result] = self._known.get(node.operand)
         self._block, self._known = None, outer
 
-    def _visit(self, node: BlockNode, types: Types) -> None:
+    def _visit(self, node: ir.BlockNode, types: Types) -> None:
         match node:
-            case Load():
+            case ir.Load():
                 self._known[node.result] = self._known.get(node.source)
-            case Store():
+            case ir.Store():
                 pass
-            case Accumulate():
+            case ir.Accumulate():
                 value = self._known.get(node.operand)
                 if node.adds and node.rescale is None:
                     value = self._sum(value, self._iterations())
                 elif node.rescale is not None:
                     value = None
                 self._keep(node.result, value, types)
-            case RunningMax():
+            case ir.RunningMax():
                 self._known[node.result] = self._known.get(node.operand)
-            case Apply():
+            case ir.Apply():
                 self._apply(node, types)
 
     def _iterations(self) -> float:
@@ -171,7 +161,7 @@ class _Counting:
 
     # -- One operator ----------------------------------------------------------------
 
-    def _apply(self, node: Apply, types: Types) -> None:
+    def _apply(self, node: ir.Apply, types: Types) -> None:
         given = [self._operand(o) for o in node.operands]
         match node.op.kind:
             case Kind.REDUCTION | Kind.SCAN | Kind.CONTRACTION:
@@ -181,12 +171,12 @@ class _Counting:
                 value = range_of(node.op, given)
         self._keep(node.result, value, types)
 
-    def _operand(self, operand: Operand) -> Whole | None:
+    def _operand(self, operand: ir.Operand) -> Whole | None:
         if isinstance(operand, str):
             return self._known.get(operand)
         return range_of_number(operand.exact_at(self._extents))
 
-    def _joined(self, node: Apply, given: Given, types: Types) -> Whole | None:
+    def _joined(self, node: ir.Apply, given: Given, types: Types) -> Whole | None:
         """What a reduction, a scan or a product comes to."""
         dims = {d for v in node.values for d in types[v].dims}
         along = {*node.over, *node.along}
@@ -217,7 +207,7 @@ class _Counting:
             self._wraps, self._where = dtype.itemsize, result
         self._known[result] = kept(value, dtype)
 
-    def _compare(self, node: Apply, given: Given) -> None:
+    def _compare(self, node: ir.Apply, given: Given) -> None:
         """Note beside which numbers a count makes a difference."""
         extreme = node.op.name in ("maximum", "minimum")
         if node.op.truth is not Truth.COMPARES and not extreme:

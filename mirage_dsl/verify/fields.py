@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.compiled import compiling, entry, once
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Scalar
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    KernelGraph,
-    Load,
-    RunningMax,
-    Store,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ops.definition import Axes
 from mirage_dsl.ops.table import ROWSHIFT
@@ -458,7 +450,7 @@ def _chosen(*operands: Depth) -> Depth:
     return Depth(joined.exps, joined.roots, True)
 
 
-def graph_depth(graph: KernelGraph) -> Depth:
+def graph_depth(graph: ir.KernelGraph) -> Depth:
     """What evaluating a graph asks for.
 
     The chain must serve every value: a random function starts anew with its result,
@@ -468,10 +460,10 @@ def graph_depth(graph: KernelGraph) -> Depth:
     deepest = 0
     for node in graph.nodes:
         match node:
-            case Apply():
+            case ir.Apply():
                 values[node.result] = _applied(node, values)
                 deepest = max(deepest, values[node.result].exps)
-            case BlockGraph():
+            case ir.BlockGraph():
                 inside, stored = _block(node, values)
                 values.update(stored)
                 deepest = max(deepest, *(d.exps for d in inside.values()))
@@ -479,12 +471,12 @@ def graph_depth(graph: KernelGraph) -> Depth:
     return replace(outputs, exps=deepest)
 
 
-def orders_floats(graph: KernelGraph) -> bool:
+def orders_floats(graph: ir.KernelGraph) -> bool:
     """Whether something hangs on which of floats is larger, which no field tells."""
     outer = kernel_types(graph)
     levels = [(graph.applies, outer)]
     levels += [(b.applies, block_types(b, outer)) for b in graph.blocks]
-    if any(isinstance(n, RunningMax) for b in graph.blocks for n in b.nodes):
+    if any(isinstance(n, ir.RunningMax) for b in graph.blocks for n in b.nodes):
         return True
     for nodes, known in levels:
         for node in nodes:
@@ -495,7 +487,7 @@ def orders_floats(graph: KernelGraph) -> bool:
     return False
 
 
-def _applied(node: Apply, values: Mapping[str, Depth]) -> Depth:
+def _applied(node: ir.Apply, values: Mapping[str, Depth]) -> Depth:
     algebra = DepthAlgebra()
     operands = [
         values[o] if isinstance(o, str) else algebra.constant(o) for o in node.operands
@@ -504,7 +496,7 @@ def _applied(node: Apply, values: Mapping[str, Depth]) -> Depth:
 
 
 def _block(
-    block: BlockGraph, outer: Mapping[str, Depth]
+    block: ir.BlockGraph, outer: Mapping[str, Depth]
 ) -> tuple[dict[str, Depth], dict[str, Depth]]:
     """Depths of the values inside of a block, and of those that it stores."""
     values: dict[str, Depth] = {}
@@ -512,25 +504,25 @@ def _block(
     running: set[str] = set()
     for node in block.nodes:
         match node:
-            case Load():
+            case ir.Load():
                 values[node.result] = outer[node.source]
-            case Apply():
+            case ir.Apply():
                 values[node.result] = _applied(node, values)
-            case Accumulate():
+            case ir.Accumulate():
                 of_running = (
                     node.operand in running and node.reduction is ROWSHIFT.shift_of
                 )
                 kept = values[node.operand]
                 values[node.result] = kept if of_running else _accumulated(node, values)
-            case RunningMax():
+            case ir.RunningMax():
                 values[node.result] = Depth()
                 running.add(node.result)
-            case Store():
+            case ir.Store():
                 stored[node.result] = values[node.operand]
     return values, stored
 
 
-def _accumulated(node: Accumulate, values: Mapping[str, Depth]) -> Depth:
+def _accumulated(node: ir.Accumulate, values: Mapping[str, Depth]) -> Depth:
     value = values[node.operand]
     if node.reduction is None:
         return value

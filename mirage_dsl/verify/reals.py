@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, MemorySpace, Scalar, boolean, f32, flat_type
 from mirage_dsl.core.work import look
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.integers import fitted, index_limits, turns_of
 from mirage_dsl.ir.evaluate import (
     BlockEvaluator,
@@ -47,7 +48,6 @@ from mirage_dsl.ir.evaluate import (
     of_rank,
     stand_in,
 )
-from mirage_dsl.ir.graph import Apply, Input, KernelGraph, KernelNode, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import operands_of
@@ -147,7 +147,7 @@ class RunsDomain(NumpyDomain):
 
 
 def evaluate_runs(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     inputs: Sequence[Array],
     domain: RunsDomain | None = None,
 ) -> list[Array]:
@@ -173,7 +173,7 @@ def evaluate_runs(
 
 
 @lru_cache(maxsize=64)
-def largest_value(graph: KernelGraph) -> int:
+def largest_value(graph: ir.KernelGraph) -> int:
     """How many elements the largest tensor of a run has, by the extents known."""
     extents = derived_extents(graph, graph.extent_of)
     sizes = (
@@ -199,8 +199,8 @@ def _parts(runs: int, most: int) -> list[slice]:
 
 @lru_cache(maxsize=16)
 def _positions_known(
-    graph: KernelGraph, domain: RunsDomain
-) -> tuple[KernelGraph, list[Array]]:
+    graph: ir.KernelGraph, domain: RunsDomain
+) -> tuple[ir.KernelGraph, list[Array]]:
     """A graph to which what it makes of positions alone is given, and that.
 
     Every run would make it anew, which is most of the work where windows are written
@@ -209,10 +209,10 @@ def _positions_known(
     fixed = {i.name for i in graph.indices}
     if not fixed or any(extent is None for _, extent in graph.extents):
         return graph, []
-    made: list[Apply] = []
-    others: list[KernelNode] = []
+    made: list[ir.Apply] = []
+    others: list[ir.KernelNode] = []
     for node in graph.nodes:
-        if isinstance(node, Apply) and _is_of(fixed, node):
+        if isinstance(node, ir.Apply) and _is_of(fixed, node):
             fixed.add(node.result)
             made.append(node)
         else:
@@ -230,28 +230,28 @@ def _positions_known(
             graph,
             inputs=(),
             nodes=tuple(made),
-            returns=tuple(Return(name, kind) for name, kind in known),
+            returns=tuple(ir.Return(name, kind) for name, kind in known),
         ),
         [],
         domain,
     )
     rest = replace(
         graph,
-        inputs=(*graph.inputs, *(Input(name, kind) for name, kind in known)),
+        inputs=(*graph.inputs, *(ir.Input(name, kind) for name, kind in known)),
         nodes=tuple(others),
         indices=tuple(i for i in graph.indices if i.name in read),
     )
     return rest, positions
 
 
-def _is_of(values: AbstractSet[str], node: Apply) -> bool:
+def _is_of(values: AbstractSet[str], node: ir.Apply) -> bool:
     """Whether an operator of ours reads nothing else, and something."""
     own = node.op.kind is not Kind.LIBRARY
     return own and bool(node.values) and values >= {*node.values}
 
 
 def _outputs_of(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     inputs: Sequence[Array],
     positions: Sequence[Array],
     domain: RunsDomain,
@@ -268,7 +268,7 @@ def _outputs_of(
 
 
 def in_formats(
-    program: KernelGraph, drawn: Sequence[Array], *, stored: bool
+    program: ir.KernelGraph, drawn: Sequence[Array], *, stored: bool
 ) -> list[Array]:
     """Inputs of runs as their formats hold them; their rounding is nobody's error.
 
@@ -479,13 +479,13 @@ def domain_difference(shrunk: Shrunk, seed: int) -> DomainDifference | None:
     return None
 
 
-def _defined_everywhere(graph: KernelGraph) -> bool:
+def _defined_everywhere(graph: ir.KernelGraph) -> bool:
     """Whether a graph computes polynomials alone."""
     return all(
         node.op.term in _POLYNOMIAL or node.is_view
         for level in (graph, *graph.blocks)
         for node in level.nodes
-        if isinstance(node, Apply)
+        if isinstance(node, ir.Apply)
     )
 
 
@@ -528,7 +528,7 @@ class _Evaluated:
 
 
 @lru_cache(maxsize=8)
-def _program_side(program: KernelGraph, seed: int) -> tuple[_Draws, _Evaluated]:
+def _program_side(program: ir.KernelGraph, seed: int) -> tuple[_Draws, _Evaluated]:
     draws = _drawn(program, seed)
     return draws, _evaluated(program, draws.inputs)
 
@@ -576,7 +576,7 @@ class _Watching(RunsDomain):
         runs.update(int(run) for run in np.flatnonzero(marked))
 
 
-def _evaluated(graph: KernelGraph, inputs: list[Array]) -> _Evaluated:
+def _evaluated(graph: ir.KernelGraph, inputs: list[Array]) -> _Evaluated:
     domain = _Watching()
     # All at once: it says which run a number is of.
     outputs = _outputs_of(graph, inputs, (), domain)
@@ -591,7 +591,7 @@ def _evaluated(graph: KernelGraph, inputs: list[Array]) -> _Evaluated:
 # -- Inputs ----------------------------------------------------------------------------
 
 
-def _drawn(program: KernelGraph, seed: int) -> _Draws:
+def _drawn(program: ir.KernelGraph, seed: int) -> _Draws:
     rng = np.random.default_rng([seed, 13])
     shapes = [input_shape(program, i) for i in program.inputs]
     generic = list(_generic(rng, shapes))
@@ -669,7 +669,7 @@ def _places(
 
 
 def _continuous(
-    program: KernelGraph, draws: _Draws, ours: _Evaluated, place: _Place
+    program: ir.KernelGraph, draws: _Draws, ours: _Evaluated, place: _Place
 ) -> bool:
     """Whether the program has about the same value at some inputs nearby."""
     rng = np.random.default_rng([place.run, 17])

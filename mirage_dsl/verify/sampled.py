@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Axis, Dim, Scalar, boolean
 from mirage_dsl.core.work import look
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.integers import (
     HALF,
     AllTurns,
@@ -56,17 +57,6 @@ from mirage_dsl.ir.evaluate import (
     Named,
     NamedArrays,
     grid_label,
-)
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    Factored,
-    Index,
-    Input,
-    KernelGraph,
-    Load,
-    Store,
-    dims_of,
 )
 from mirage_dsl.ir.infer import block_types, kernel_types, operand_axes
 from mirage_dsl.ir.maps import (
@@ -156,7 +146,7 @@ class Thinning:
         starts += [min(p - self.width // 2, last) for p in places]
         return distinct(*(max(s, 0) + np.arange(self.width) for s in starts))
 
-    def at_parts(self, graph: KernelGraph) -> Thinning:
+    def at_parts(self, graph: ir.KernelGraph) -> Thinning:
         """The thinning that also keeps what is where the first parts of grids end."""
         tiles = {
             split.tile
@@ -174,7 +164,7 @@ class Thinning:
     def _also_at(self, places: set[int]) -> Thinning:
         return replace(self, places=tuple(sorted(places.union(self.places))))
 
-    def of_dims(self, graph: KernelGraph, extents: Extents) -> Region:
+    def of_dims(self, graph: ir.KernelGraph, extents: Extents) -> Region:
         """The elements that are left of each thinned dim of a graph.
 
         Raises:
@@ -209,9 +199,9 @@ class Thinning:
 
 
 def _require_whole(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     thinned: Region,
-    views: Sequence[Apply],
+    views: Sequence[ir.Apply],
     tables: AbstractSet[str],
 ) -> None:
     """No part is taken of a thinned dim, nor is one part of another or joined to it.
@@ -269,18 +259,18 @@ def _axis_region(axis: Axis, indices: IntArray, extents: Extents) -> Region:
     return found
 
 
-def _numbers_of_parts(graph: KernelGraph) -> dict[str, tuple[str, BlockGraph]]:
+def _numbers_of_parts(graph: ir.KernelGraph) -> dict[str, tuple[str, ir.BlockGraph]]:
     """The dims `k#`, each with the dim that is cut and the block that cuts it."""
     return {
         d.name: (base, block)
         for block in graph.blocks
         for store in block.stores
-        for d in dims_of(store.axes)
+        for d in ir.dims_of(store.axes)
         if d.grid and (base := partial_base(d.name, block)) is not None
     }
 
 
-def _of_positions(graph: KernelGraph) -> set[str]:
+def _of_positions(graph: ir.KernelGraph) -> set[str]:
     """The values of all levels that depend on positions."""
     found = depending(graph.nodes, (index.name for index in graph.indices))
     inside: set[str] = set()
@@ -291,7 +281,7 @@ def _of_positions(graph: KernelGraph) -> set[str]:
 
 
 @lru_cache(maxsize=16)
-def _tables(graph: KernelGraph) -> frozenset[str]:
+def _tables(graph: ir.KernelGraph) -> frozenset[str]:
     """The dims that positions index, as windows do, and what these are made of."""
     if not graph.indices:
         return frozenset()
@@ -307,7 +297,7 @@ def _tables(graph: KernelGraph) -> frozenset[str]:
     return frozenset(found)
 
 
-def _indexed(graph: KernelGraph) -> dict[str, str]:
+def _indexed(graph: ir.KernelGraph) -> dict[str, str]:
     """By name, the dim that a value is an index of, or what an index is made of."""
     found: dict[str, str] = {}
     for node in reversed(graph.applies):
@@ -318,7 +308,9 @@ def _indexed(graph: KernelGraph) -> dict[str, str]:
     return found
 
 
-def _counted_extents(graph: KernelGraph, extents: Extents, thinned: Region) -> Extents:
+def _counted_extents(
+    graph: ir.KernelGraph, extents: Extents, thinned: Region
+) -> Extents:
     """The extents by which constants are made where some dims are thinned.
 
     What every block stores alike is averaged over the blocks, as 1/k# of their sum: of
@@ -330,7 +322,7 @@ def _counted_extents(graph: KernelGraph, extents: Extents, thinned: Region) -> E
 
 
 def _operand_regions(
-    node: Apply,
+    node: ir.Apply,
     region: Region,
     names: Sequence[tuple[str, ...]],
     extents: Extents,
@@ -373,7 +365,7 @@ def _some_of(dim: str, extents: Extents, thinned: Region) -> IntArray:
     return distinct(every[[0, int(rng.integers(len(every))), -1]])
 
 
-def _viewed(node: Apply, region: Region, extents: Extents) -> Region:
+def _viewed(node: ir.Apply, region: Region, extents: Extents) -> Region:
     attrs = dict(node.attrs)
     old, new = attrs.get("dims"), attrs["to"]
     if isinstance(old, tuple) and isinstance(new, tuple):
@@ -386,7 +378,7 @@ def _viewed(node: Apply, region: Region, extents: Extents) -> Region:
     return kept
 
 
-def _factored(view: Factored, region: Region, extents: Extents) -> Region:
+def _factored(view: ir.Factored, region: Region, extents: Extents) -> Region:
     """What a view needs of the dims that it makes one, or of the one."""
     axis = tuple(map(Dim, view.factors))
     if view.flattens:
@@ -398,7 +390,7 @@ def _factored(view: Factored, region: Region, extents: Extents) -> Region:
 
 
 def _joined(
-    node: Apply, region: Region, names: Sequence[tuple[str, ...]], extents: Extents
+    node: ir.Apply, region: Region, names: Sequence[tuple[str, ...]], extents: Extents
 ) -> Iterator[Region | None]:
     joined, to = node.attr("dims"), region[str(node.attr("to"))]
     assert isinstance(joined, tuple)
@@ -437,7 +429,7 @@ class Demands:
 
     def __init__(
         self,
-        graph: KernelGraph,
+        graph: ir.KernelGraph,
         extents: Extents,
         outputs: Sequence[Region],
         thinned: Region,
@@ -451,7 +443,7 @@ class Demands:
         for item, region in zip(graph.returns, outputs, strict=True):
             self._need(item.value, region)
         for node in reversed(graph.nodes):
-            if isinstance(node, BlockGraph):
+            if isinstance(node, ir.BlockGraph):
                 self._block(node)
             elif node.result in self.regions:
                 names = [self._types[v].names for v in node.values]
@@ -472,7 +464,7 @@ class Demands:
         known = self.regions.get(value)
         self.regions[value] = region if known is None else united(known, region)
 
-    def _block(self, block: BlockGraph) -> None:
+    def _block(self, block: ir.BlockGraph) -> None:
         # What is not needed may be split along dims of which no piece is.
         alive = live([block], set(self.regions))
         if not alive:
@@ -487,7 +479,9 @@ class Demands:
             block, self._extents, sample, self._thinned
         )
         for load in block.loads:
-            self._need(load.source, {d.name: pieces.of(d) for d in dims_of(load.axes)})
+            self._need(
+                load.source, {d.name: pieces.of(d) for d in ir.dims_of(load.axes)}
+            )
         types = block_types(block, self._types)
         for node in block.made:
             own = set(types[node.result].dims)
@@ -498,10 +492,14 @@ class Demands:
             self.elements += math.prod(n for d, n in sizes.items() if d in own)
 
     def _stored(
-        self, block: BlockGraph, store: Store, sample: BlockSample, whole: set[str]
+        self,
+        block: ir.BlockGraph,
+        store: ir.Store,
+        sample: BlockSample,
+        whole: set[str],
     ) -> None:
         region = self.regions[store.result]
-        for dim in dims_of(store.axes):
+        for dim in ir.dims_of(store.axes):
             indices = region[dim.name]
             base = partial_base(dim.name, block) if dim.grid else None
             split = block.grid_split(dim.name) if dim.grid else None
@@ -523,7 +521,7 @@ def _add(region: Region, dim: str, indices: IntArray) -> None:
     region[dim] = distinct(region.get(dim, indices), indices)
 
 
-def _whole_dims(block: BlockGraph) -> set[str]:
+def _whole_dims(block: ir.BlockGraph) -> set[str]:
     """Dims of which every position in a piece is needed.
 
     They are summed or viewed somewhere, or the block sees different pieces of them.
@@ -531,16 +529,16 @@ def _whole_dims(block: BlockGraph) -> set[str]:
     found = {block.loop.dim} if block.loop else set[str]()
     pieces: dict[str, Dim] = {}
     for node in block.nodes:
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             found.update(node.across, _viewed_dims(node))
-        elif isinstance(node, Load | Store):
-            for dim in dims_of(node.axes):
+        elif isinstance(node, ir.Load | ir.Store):
+            for dim in ir.dims_of(node.axes):
                 if pieces.setdefault(dim.name, dim) != dim:
                     found.add(dim.name)
     return found
 
 
-def _viewed_dims(node: Apply) -> Iterator[str]:
+def _viewed_dims(node: ir.Apply) -> Iterator[str]:
     for name, value in node.attrs:
         if node.op.attributes[name] in (AttributeKind.DIM, AttributeKind.NEW_DIM):
             yield str(value)
@@ -552,7 +550,7 @@ def _viewed_dims(node: Apply) -> Iterator[str]:
 class SampledPieces:
     """Where the sampled pieces of a block lie in their dims."""
 
-    block: BlockGraph
+    block: ir.BlockGraph
     extents: Extents
     sample: BlockSample
     thinned: Region
@@ -620,11 +618,11 @@ class SampledPieces:
         met = (kept - starts[..., None]) // width
         return distinct(np.where(met < count, np.maximum(met, -1), -1))
 
-    def stored(self, block: BlockGraph, name: str) -> Region:
+    def stored(self, block: ir.BlockGraph, name: str) -> Region:
         """The region of a stored tensor that the sampled pieces make."""
         store = next(s for s in block.stores if s.result == name)
         found: Region = {}
-        for dim in dims_of(store.axes):
+        for dim in ir.dims_of(store.axes):
             base = partial_base(dim.name, block) if dim.grid else None
             parts = None if base is None else self.sample.coordinates[base]
             found[dim.name] = self.of(dim) if parts is None else parts
@@ -715,7 +713,7 @@ class Sampling:
 
 
 def compare_samples(
-    candidate: KernelGraph, program: KernelGraph, sampling: Sampling
+    candidate: ir.KernelGraph, program: ir.KernelGraph, sampling: Sampling
 ) -> Sampled:
     """Compare a few elements of every output at the true extents."""
     if any(e is None for g in (candidate, program) for _, e in g.extents):
@@ -744,7 +742,7 @@ def compare_samples(
 
 
 def _compared_by(
-    candidate: KernelGraph, program: KernelGraph, sampling: Sampling, way: _Way
+    candidate: ir.KernelGraph, program: ir.KernelGraph, sampling: Sampling, way: _Way
 ) -> Sampled | None:
     """What a comparison of so many elements comes to; None if it takes too much."""
     compared = any(sampling.turns.inputs)
@@ -766,14 +764,14 @@ def _compared_by(
     return found if beside is None else beside
 
 
-def _thinned_by(way: _Way, candidate: KernelGraph, sampling: Sampling) -> Thinning:
+def _thinned_by(way: _Way, candidate: ir.KernelGraph, sampling: Sampling) -> Thinning:
     """The thinning of a way, for a candidate and what is drawn."""
     thinning = Thinning(way.longest, way.width, sampling.seed)
     return thinning.at_parts(candidate).at_turns(sampling.turns)
 
 
 def _compared_beside_turns(
-    candidate: KernelGraph, program: KernelGraph, sampling: Sampling, way: _Way
+    candidate: ir.KernelGraph, program: ir.KernelGraph, sampling: Sampling, way: _Way
 ) -> Sampled | None:
     """A difference beside turns of positions that a program does not have, if any."""
     points = turns_elsewhere(candidate, program, sampling.seed)
@@ -794,7 +792,7 @@ def _compared_beside_turns(
 
 
 def _axes_at(
-    graph: KernelGraph, thinning: Thinning, points: Sequence[Point]
+    graph: ir.KernelGraph, thinning: Thinning, points: Sequence[Point]
 ) -> list[list[IntArray]]:
     """The indices of points along each axis of each output; of others one."""
     rng = np.random.default_rng([thinning.seed, 37])
@@ -808,7 +806,7 @@ def _axes_at(
 
 @lru_cache(maxsize=4 * len(_WAYS))
 def _with_tables(
-    program: KernelGraph, thinning: Thinning, count: int, points: int, compared: bool
+    program: ir.KernelGraph, thinning: Thinning, count: int, points: int, compared: bool
 ) -> Thinning:
     """`_for_tables` of the samples of a program, which its candidates share."""
     axes = sample_axes(program, thinning, count, points, compared=compared)
@@ -816,7 +814,7 @@ def _with_tables(
 
 
 def _for_tables(
-    program: KernelGraph, thinning: Thinning, axes: list[list[IntArray]]
+    program: ir.KernelGraph, thinning: Thinning, axes: list[list[IntArray]]
 ) -> Thinning:
     """The thinning that leaves of long tables what elements of a program need.
 
@@ -855,7 +853,7 @@ def _is_too_much(side: _Side, fields: int, most: float) -> bool:
 
 
 def _require_same_dims(
-    candidate: KernelGraph, program: KernelGraph, thinning: Thinning
+    candidate: ir.KernelGraph, program: ir.KernelGraph, thinning: Thinning
 ) -> None:
     """Axes with thinned dims are made of the same dims in both graphs.
 
@@ -955,7 +953,7 @@ def _draws(side: _Side, sampling: Sampling) -> int:
 
 @lru_cache(maxsize=2 * _MOST_DRAWS)
 def _program_outputs(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     sampling: Sampling,
     thinning: Thinning,
     count: int,
@@ -970,7 +968,7 @@ def _program_outputs(
 
 @lru_cache(maxsize=4 * len(_WAYS))
 def _program_side(
-    program: KernelGraph, thinning: Thinning, count: int, points: int, compared: bool
+    program: ir.KernelGraph, thinning: Thinning, count: int, points: int, compared: bool
 ) -> _Side:
     axes = sample_axes(program, thinning, count, points, compared=compared)
     return _Side(program, axes, thinning)
@@ -1016,7 +1014,7 @@ def _difference(
 
 
 def sample_axes(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     thinning: Thinning,
     count: int,
     points: int = 0,
@@ -1048,7 +1046,7 @@ def sample_axes(
 
 
 def _of_axes(
-    graph: KernelGraph, indices: Callable[[Sequence[str], Sequence[int]], list[int]]
+    graph: ir.KernelGraph, indices: Callable[[Sequence[str], Sequence[int]], list[int]]
 ) -> list[list[IntArray]]:
     """Indices along each axis of each output, chosen by its dims and their extents."""
 
@@ -1121,7 +1119,7 @@ class _Side:
     """One graph, and what of it is computed."""
 
     def __init__(
-        self, graph: KernelGraph, axes: list[list[IntArray]], thinning: Thinning
+        self, graph: ir.KernelGraph, axes: list[list[IntArray]], thinning: Thinning
     ) -> None:
         self.graph, self.axes = graph, axes
         self.extents = known_extents(graph.extent_of)
@@ -1181,7 +1179,7 @@ class _Side:
                 values[item.name] = Named(places, item.type.names)
         for node in self.graph.nodes:
             look()
-            if isinstance(node, BlockGraph):
+            if isinstance(node, ir.BlockGraph):
                 values.update(self._block(node, values, domain))
             elif node.result in self.demands.regions:
                 values[node.result] = self._apply(node, values, arrays)
@@ -1195,7 +1193,7 @@ class _Side:
 
     def _drawn(
         self,
-        item: Input,
+        item: ir.Input,
         keys: IntArray,
         trials: Trials,
         drawing: Drawing,
@@ -1220,7 +1218,7 @@ class _Side:
         )
         return Named(Residue(parts), names)
 
-    def _places(self, item: Input | Index) -> IntArray:
+    def _places(self, item: ir.Input | ir.Index) -> IntArray:
         """The row-major places of what is needed of a tensor, for one trial."""
         region, names = self.demands.regions[item.name], item.type.names
         return _places([(self.extents[n], region[n]) for n in names])
@@ -1230,7 +1228,7 @@ class _Side:
 
     def _apply(
         self,
-        node: Apply,
+        node: ir.Apply,
         values: Mapping[str, Named[Residue]],
         arrays: NamedArrays[Residue],
     ) -> Named[Residue]:
@@ -1268,7 +1266,7 @@ class _Side:
 
     def _refactored(
         self,
-        view: Factored,
+        view: ir.Factored,
         operand: Named[Residue],
         own: Region,
         arrays: NamedArrays[Residue],
@@ -1289,7 +1287,7 @@ class _Side:
 
     def _joined(
         self,
-        node: Apply,
+        node: ir.Apply,
         operands: Sequence[Named[Residue]],
         kept: Sequence[int],
         arrays: NamedArrays[Residue],
@@ -1307,7 +1305,7 @@ class _Side:
 
     def _library(
         self,
-        node: Apply,
+        node: ir.Apply,
         operands: Sequence[Named[Residue]],
         arrays: NamedArrays[Residue],
     ) -> Named[Residue]:
@@ -1327,7 +1325,7 @@ class _Side:
 
     def _block(
         self,
-        block: BlockGraph,
+        block: ir.BlockGraph,
         values: Mapping[str, Named[Residue]],
         domain: ResidueDomain,
     ) -> dict[str, Named[Residue]]:
@@ -1521,9 +1519,9 @@ class SampledBlock(BlockEvaluation[Residue]):
         places = np.flatnonzero(inside)
         return replace(whole, value=_gathered(whole.value, at, places))
 
-    def load(self, node: Load, source: Named[Residue]) -> Named[Residue]:
+    def load(self, node: ir.Load, source: Named[Residue]) -> Named[Residue]:
         """The sampled pieces of a tensor; padding is random."""
-        dims = dims_of(node.axes)
+        dims = ir.dims_of(node.axes)
         named = self.arrays.arranged(source, [d.name for d in dims])
         masks: dict[Label, Inside] = {}
         for dim in dims:

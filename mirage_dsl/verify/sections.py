@@ -30,15 +30,8 @@ from functools import cached_property, lru_cache
 
 from mirage_dsl.core.errors import CheckError, MirageError
 from mirage_dsl.core.types import Axis, Dim, TensorType
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import canonical_hash, canonical_names
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Return,
-)
 from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import (
@@ -57,7 +50,7 @@ _LONG = 64
 Trials of a whole take as long as it is, and their fields grow with its exponentials.
 """
 
-_Outputs = tuple[Return, Return]
+_Outputs = tuple[ir.Return, ir.Return]
 """What a candidate computes, and what of its program it has to be equal to."""
 
 _Types = tuple[Mapping[str, TensorType], Mapping[str, TensorType]]
@@ -74,12 +67,12 @@ class Section:
     Those that differ only in names are equal, and so is what is found of them.
     """
 
-    candidate: KernelGraph = field(compare=False)
-    program: KernelGraph = field(compare=False)
+    candidate: ir.KernelGraph = field(compare=False)
+    program: ir.KernelGraph = field(compare=False)
     digests: tuple[str, str] = ("", "")
 
     @classmethod
-    def of(cls, candidate: KernelGraph, program: KernelGraph) -> Section:
+    def of(cls, candidate: ir.KernelGraph, program: ir.KernelGraph) -> Section:
         """The section of these two graphs."""
         digest = canonical_hash(candidate, schedule=True)
         return cls(candidate, program, (digest, canonical_hash(program)))
@@ -99,7 +92,7 @@ class Section:
         return _returned(self.candidate) == _returned(self.program)
 
 
-def _returned(graph: KernelGraph) -> list[tuple[int, list[int]]]:
+def _returned(graph: ir.KernelGraph) -> list[tuple[int, list[int]]]:
     """What a graph that computes nothing returns of its inputs.
 
     Of each output the number of the input and the order in which it has the input's
@@ -114,7 +107,9 @@ def _returned(graph: KernelGraph) -> list[tuple[int, list[int]]]:
     return found
 
 
-def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section] | None:
+def sections_of(
+    candidate: ir.KernelGraph, program: ir.KernelGraph
+) -> list[Section] | None:
     """The sections that are not the same graph on both sides.
 
     Those of most elements are the first: there may not be time to verify all.  None
@@ -130,7 +125,7 @@ def sections_of(candidate: KernelGraph, program: KernelGraph) -> list[Section] |
     return sorted(found, key=lambda s: s.elements, reverse=True)
 
 
-def has_parts(candidate: KernelGraph, program: KernelGraph) -> bool:
+def has_parts(candidate: ir.KernelGraph, program: ir.KernelGraph) -> bool:
     """Whether a candidate is cut into several sections, some of which may be right."""
     try:
         found = sections_of(candidate, program)
@@ -143,7 +138,7 @@ def has_parts(candidate: KernelGraph, program: KernelGraph) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _cutting(candidate: KernelGraph, program: KernelGraph) -> _Cutting | None:
+def _cutting(candidate: ir.KernelGraph, program: ir.KernelGraph) -> _Cutting | None:
     """A candidate and its program cut; what is verified in part is cut again."""
     return _Cutting.of(candidate, program)
 
@@ -179,12 +174,12 @@ class _Cutting:
         known: Where else they are cut.
     """
 
-    sides: tuple[KernelGraph, KernelGraph]
-    opened: tuple[KernelGraph, KernelGraph]
+    sides: tuple[ir.KernelGraph, ir.KernelGraph]
+    opened: tuple[ir.KernelGraph, ir.KernelGraph]
     known: _Known
 
     @classmethod
-    def of(cls, candidate: KernelGraph, program: KernelGraph) -> _Cutting | None:
+    def of(cls, candidate: ir.KernelGraph, program: ir.KernelGraph) -> _Cutting | None:
         """The two cut; None where they do not call alike, or cannot be cut."""
         sides = _once(candidate), _once(program)
         theirs, ours = _calls(sides[0]), _calls(sides[1])
@@ -243,7 +238,7 @@ class _Cutting:
         for name in self.makers[0]:
             if name in self.known:
                 own, other = self.known[name]
-                yield Return(name, own), Return(name, other)
+                yield ir.Return(name, own), ir.Return(name, other)
         yield from zip(*(graph.returns for graph in self.opened), strict=True)
 
     def _part(self, own: Sequence[int], outputs: Sequence[_Outputs]) -> _Part:
@@ -257,7 +252,10 @@ class _Cutting:
             replace(
                 graph,
                 name="section",
-                inputs=(*graph.inputs, *(Input(n, self.known[n][side]) for n in given)),
+                inputs=(
+                    *graph.inputs,
+                    *(ir.Input(n, self.known[n][side]) for n in given),
+                ),
                 nodes=tuple(kept),
                 returns=tuple(pair[side] for pair in outputs),
             )
@@ -284,7 +282,9 @@ class _Cutting:
         )
         return _Part(own, outputs, given, Section.of(candidate, program))
 
-    def _behind(self, values: Sequence[str], given: Sequence[str]) -> list[KernelNode]:
+    def _behind(
+        self, values: Sequence[str], given: Sequence[str]
+    ) -> list[ir.KernelNode]:
         """Nodes of the program that values depend on, up to what is given."""
         found: set[int] = set()
         left = list(values)
@@ -297,14 +297,16 @@ class _Cutting:
         return [self.opened[1].nodes[at] for at in sorted(found)]
 
 
-def _once(graph: KernelGraph) -> KernelGraph:
+def _once(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The graph with one call, and one view, in the place of those that are equal."""
     names: dict[str, str] = {}
-    found: dict[Apply, str] = {}
-    nodes: list[KernelNode] = []
+    found: dict[ir.Apply, str] = {}
+    nodes: list[ir.KernelNode] = []
     for node in graph.nodes:
         read = with_operands(node, names)
-        if isinstance(read, Apply) and (read.op.kind is Kind.LIBRARY or read.is_view):
+        if isinstance(read, ir.Apply) and (
+            read.op.kind is Kind.LIBRARY or read.is_view
+        ):
             known = found.setdefault(replace(read, result=""), read.result)
             if known != read.result:
                 names[read.result] = known
@@ -313,19 +315,19 @@ def _once(graph: KernelGraph) -> KernelGraph:
     return with_returned(replace(graph, nodes=tuple(nodes)), names)
 
 
-def _calls(graph: KernelGraph) -> dict[str, Apply]:
+def _calls(graph: ir.KernelGraph) -> dict[str, ir.Apply]:
     """Library operators, by their results."""
     return {
         n.result: n
         for n in graph.nodes
-        if isinstance(n, Apply) and n.op.kind is Kind.LIBRARY
+        if isinstance(n, ir.Apply) and n.op.kind is Kind.LIBRARY
     }
 
 
 def _alike(
-    a: Apply,
+    a: ir.Apply,
     types: Mapping[str, TensorType],
-    b: Apply,
+    b: ir.Apply,
     others: Mapping[str, TensorType],
 ) -> bool:
     """Whether calls are of one function, but for which tensors they are given."""
@@ -342,7 +344,7 @@ def _alike(
 
 
 def _given_to(
-    call: Apply, types: Mapping[str, TensorType]
+    call: ir.Apply, types: Mapping[str, TensorType]
 ) -> Iterator[tuple[str, TensorType]]:
     """What a call is given, with its axes in the order in which the call names them.
 
@@ -357,24 +359,24 @@ def _given_to(
 
 
 def _opened(
-    graph: KernelGraph, calls: Sequence[Apply], types: Mapping[str, TensorType]
-) -> KernelGraph:
+    graph: ir.KernelGraph, calls: Sequence[ir.Apply], types: Mapping[str, TensorType]
+) -> ir.KernelGraph:
     """A graph whose calls are inputs, and what they are given outputs."""
     made = {call.result for call in calls}
     opened = replace(
         graph,
-        inputs=(*graph.inputs, *(Input(c.result, types[c.result]) for c in calls)),
+        inputs=(*graph.inputs, *(ir.Input(c.result, types[c.result]) for c in calls)),
         nodes=tuple(n for n in graph.nodes if made.isdisjoint(results_of(n))),
         returns=(
             *graph.returns,
-            *(Return(*item) for call in calls for item in _given_to(call, types)),
+            *(ir.Return(*item) for call in calls for item in _given_to(call, types)),
         ),
     )
     # An extent may follow from what another section computes.
     return opened.with_extents(derived_extents(graph, graph.extent_of))
 
 
-def _in_both(sides: tuple[KernelGraph, KernelGraph], types: _Types) -> _Known:
+def _in_both(sides: tuple[ir.KernelGraph, ir.KernelGraph], types: _Types) -> _Known:
     """What both compute under one name, of corresponding axes, but for calls.
 
     Nor is it views that make one dim of several, or several of one: behind a cut there
@@ -384,7 +386,7 @@ def _in_both(sides: tuple[KernelGraph, KernelGraph], types: _Types) -> _Known:
         {
             result
             for node in graph.nodes
-            if not (isinstance(node, Apply) and node.factored is not None)
+            if not (isinstance(node, ir.Apply) and node.factored is not None)
             for result in results_of(node)
         }
         for graph in sides
@@ -437,7 +439,7 @@ def _size(axis: Sequence[Dim], sizes: Mapping[str, int | None]) -> float:
     return math.prod(math.nan if size is None else float(size) for size in found)
 
 
-def _of_its_dims(graph: KernelGraph) -> KernelGraph:
+def _of_its_dims(graph: ir.KernelGraph) -> ir.KernelGraph:
     """A section without the extents of dims that only others have.
 
     Dims that may differ in extent do at small sizes, so those would make others longer.
@@ -450,8 +452,10 @@ def _of_its_dims(graph: KernelGraph) -> KernelGraph:
 
 
 def mended(
-    candidate: KernelGraph, program: KernelGraph, is_right: Callable[[Section], bool]
-) -> KernelGraph | None:
+    candidate: ir.KernelGraph,
+    program: ir.KernelGraph,
+    is_right: Callable[[Section], bool],
+) -> ir.KernelGraph | None:
     """The candidate with the program's nodes for sections that are not right.
 
     What only such sections read is not stored any more.  None where there is no such
@@ -467,7 +471,7 @@ def mended(
         if number not in lost
         for at in part.own
     ]
-    if not any(isinstance(node, BlockGraph) for node in kept):
+    if not any(isinstance(node, ir.BlockGraph) for node in kept):
         return None
     ends = {pair for number in lost for pair in cutting.parts[number].outputs}
     pairs = zip(*(graph.returns for graph in cutting.opened), strict=True)
@@ -492,15 +496,15 @@ def mended(
     return without_dead(graph)
 
 
-def _given(call: Apply, values: Iterator[str]) -> Apply:
+def _given(call: ir.Apply, values: Iterator[str]) -> ir.Apply:
     """A call of other values, as many as it has."""
     operands = (next(values) if isinstance(o, str) else o for o in call.operands)
     return replace(call, operands=tuple(operands))
 
 
 def _in_order(
-    cutting: _Cutting, kept: Sequence[KernelNode], values: Sequence[str]
-) -> list[KernelNode] | None:
+    cutting: _Cutting, kept: Sequence[ir.KernelNode], values: Sequence[str]
+) -> list[ir.KernelNode] | None:
     """What computes values: nodes that are kept, and else those of the program.
 
     None if the program's read what is kept but not known to be theirs, or in a circle.
@@ -509,7 +513,7 @@ def _in_order(
     makers = {r: n for n in cutting.opened[1].nodes for r in results_of(n)} | own
     same = {n for n, (a, b) in cutting.known.items() if a.axes == b.axes}
     same |= _calls(cutting.sides[1]).keys()
-    found: dict[str, KernelNode] = {}
+    found: dict[str, ir.KernelNode] = {}
     begun: set[str] = set()
     left = list(reversed(values))
     while left:
@@ -536,7 +540,7 @@ def _in_order(
     return list(found.values())
 
 
-def _have_one_interface(candidate: KernelGraph, program: KernelGraph) -> bool:
+def _have_one_interface(candidate: ir.KernelGraph, program: ir.KernelGraph) -> bool:
     """Whether what is given has one name and type on both sides."""
     given = [{i.name: i.type for i in graph.given} for graph in (candidate, program)]
     extents = dict(program.extents)

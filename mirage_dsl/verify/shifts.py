@@ -36,20 +36,13 @@ import numpy as np
 
 from mirage_dsl.core.errors import MirageError
 from mirage_dsl.core.types import Scalar
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.bounds import is_limited
 from mirage_dsl.ir.analysis.integers import Limit, fitted, index_limits
 from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    Input,
-    KernelGraph,
-    RunningMax,
-)
 from mirage_dsl.ir.walk import map_nodes, users
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Array, Operator
-from mirage_dsl.ops.table import ADD, DIV, EXP, LOG, MUL, SUB, shift_rows
 from mirage_dsl.verify.sizes import input_shape, shrink
 
 # -- Shifts that come back behind a logarithm ------------------------------------------
@@ -131,7 +124,7 @@ class _Drawn(NumpyDomain):
         )
 
 
-def no_shift_matters(graph: KernelGraph, seed: int) -> bool:
+def no_shift_matters(graph: ir.KernelGraph, seed: int) -> bool:
     """Whether a graph has logarithms and shifts, and no output depends on the shifts.
 
     Args:
@@ -141,12 +134,12 @@ def no_shift_matters(graph: KernelGraph, seed: int) -> bool:
     return _has_logarithms(graph) and _has_shifts(graph) and _same(graph, seed)
 
 
-def logarithmic_shifts(graph: KernelGraph, seed: int) -> KernelGraph:
+def logarithmic_shifts(graph: ir.KernelGraph, seed: int) -> ir.KernelGraph:
     """The graph, with shifts in the place of reductions whose values do not matter.
 
     Only where there are logarithms; else fields tell.
     """
-    rows = {row.shift_of: row for row in shift_rows()}
+    rows = {row.shift_of: row for row in table.shift_rows()}
     found = {n.result: rows[n.op] for n in graph.applies if n.op in rows}
     if not found or not _has_logarithms(graph):
         return graph
@@ -159,37 +152,37 @@ def logarithmic_shifts(graph: KernelGraph, seed: int) -> KernelGraph:
     return graph
 
 
-def computes_shifts(block: BlockGraph) -> bool:
+def computes_shifts(block: ir.BlockGraph) -> bool:
     """Whether a block computes a reduction for which a shift may stand."""
-    rows = {row.shift_of for row in shift_rows()}
+    rows = {row.shift_of for row in table.shift_rows()}
     made = (
-        n.op if isinstance(n, Apply) else n.reduction
+        n.op if isinstance(n, ir.Apply) else n.reduction
         for n in block.nodes
-        if isinstance(n, Apply | Accumulate)
+        if isinstance(n, ir.Apply | ir.Accumulate)
     )
     return any(op in rows for op in made)
 
 
-def with_shifts(graph: KernelGraph, rows: Mapping[str, Operator]) -> KernelGraph:
+def with_shifts(graph: ir.KernelGraph, rows: Mapping[str, Operator]) -> ir.KernelGraph:
     """The graph with rows of shifts in the place of reductions, by their results."""
     return map_nodes(
         graph,
         lambda n: (
             replace(n, op=rows[n.result])
-            if isinstance(n, Apply) and n.result in rows
+            if isinstance(n, ir.Apply) and n.result in rows
             else n
         ),
     )
 
 
-def _indifferent(graph: KernelGraph, seed: int) -> bool:
+def _indifferent(graph: ir.KernelGraph, seed: int) -> bool:
     try:
         return _same(shrink(graph, graph, ragged=False, seed=seed).program, seed)
     except MirageError:
         return False
 
 
-def _same(graph: KernelGraph, seed: int) -> bool:
+def _same(graph: ir.KernelGraph, seed: int) -> bool:
     """Whether outputs are the same, and finite somewhere, whatever the shifts are."""
     rng = np.random.default_rng([seed, 7])
     numbers = np.array(sorted(_numbers(graph)) or [0.0])
@@ -217,8 +210,8 @@ def _same(graph: KernelGraph, seed: int) -> bool:
 
 def _drawn(
     rng: np.random.Generator,
-    graph: KernelGraph,
-    given: Input,
+    graph: ir.KernelGraph,
+    given: ir.Input,
     draw: _Draw,
     numbers: Array,
     limit: Limit | None,
@@ -238,7 +231,7 @@ def _drawn(
     return np.where(picked, near.astype(found.dtype), found)
 
 
-def _numbers(graph: KernelGraph) -> set[float]:
+def _numbers(graph: ir.KernelGraph) -> set[float]:
     """The constants of a graph that name no extents, brought near."""
     nodes = (n for level in (graph, *graph.blocks) for n in level.applies)
     found = (o for n in nodes for o in n.operands if isinstance(o, Scalar))
@@ -257,34 +250,34 @@ def _close(a: Array, b: Array, everywhere: bool) -> bool:
     return bool(np.abs(a - b).max(initial=0.0) <= TOLERANCE * min(largest, LARGEST))
 
 
-def _has_logarithms(graph: KernelGraph) -> bool:
+def _has_logarithms(graph: ir.KernelGraph) -> bool:
     blocks = (n for block in graph.blocks for n in block.applies)
-    return any(n.op is LOG for n in (*graph.applies, *blocks))
+    return any(n.op is table.LOG for n in (*graph.applies, *blocks))
 
 
-def _has_shifts(graph: KernelGraph) -> bool:
+def _has_shifts(graph: ir.KernelGraph) -> bool:
     nodes = [n for node in graph.nodes for n in _nodes(node)]
     return any(
-        isinstance(n, RunningMax)
-        or (isinstance(n, Apply) and n.op.shift_of is not None)
+        isinstance(n, ir.RunningMax)
+        or (isinstance(n, ir.Apply) and n.op.shift_of is not None)
         for n in nodes
     )
 
 
 def _nodes(node: object) -> tuple[object, ...]:
-    return node.nodes if isinstance(node, BlockGraph) else (node,)
+    return node.nodes if isinstance(node, ir.BlockGraph) else (node,)
 
 
 # -- Reductions that only shift --------------------------------------------------------
 
 
-def reductions_as_shifts(program: KernelGraph) -> KernelGraph:
+def reductions_as_shifts(program: ir.KernelGraph) -> ir.KernelGraph:
     """The program, with shifts in the place of reductions that are nothing else.
 
     Args:
         program: A traced program of known extents.
     """
-    rows = {row.shift_of: row for row in shift_rows()}
+    rows = {row.shift_of: row for row in table.shift_rows()}
     found = {
         node.result: rows[node.op]
         for node in program.applies
@@ -303,7 +296,7 @@ def reductions_as_shifts(program: KernelGraph) -> KernelGraph:
     return program
 
 
-def _agrees_with_itself(program: KernelGraph) -> bool:
+def _agrees_with_itself(program: ir.KernelGraph) -> bool:
     """Whether no output depends on the values of the program's shifts.
 
     Both sides of a comparison draw them anew, so they agree only then.
@@ -317,20 +310,20 @@ def _agrees_with_itself(program: KernelGraph) -> bool:
         return False
 
 
-def _shifts(program: KernelGraph, node: Apply, row: Operator) -> bool:
+def _shifts(program: ir.KernelGraph, node: ir.Apply, row: Operator) -> bool:
     """Whether a reduction is only subtracted, from what ends in exponents alone.
 
     Or the other way round; and what joins it with something may be in its place.
     Behind a logarithm it may be added again.
     """
     read = users(program.applies)[node.result]
-    back = any(n.op is LOG for n in program.applies)
+    back = any(n.op is table.LOG for n in program.applies)
     return bool(read) and all(
         (n.op is row.join and _shifts(program, n, row))
-        or (back and n.op in (ADD, SUB))
+        or (back and n.op in (table.ADD, table.SUB))
         or (back and is_limited(n) and _shifts(program, n, row))
         or (
-            n.op is SUB
+            n.op is table.SUB
             and n.operands[0] != n.operands[1]
             and _in_exponents(program, n.result)
         )
@@ -338,21 +331,21 @@ def _shifts(program: KernelGraph, node: Apply, row: Operator) -> bool:
     )
 
 
-def _in_exponents(program: KernelGraph, value: str) -> bool:
+def _in_exponents(program: ir.KernelGraph, value: str) -> bool:
     """Whether a value is only exponentiated, as it is, scaled, or shifted again."""
     if any(r.value == value for r in program.returns):
         return False
     read = users(program.applies)[value]
     return bool(read) and all(
-        n.op is EXP
+        n.op is table.EXP
         or n.op.shift_of is not None
         or (
-            (n.op is SUB and n.operands[1] != value)
+            (n.op is table.SUB and n.operands[1] != value)
             and _in_exponents(program, n.result)
         )
-        or (n.op is MUL and _in_exponents(program, n.result))
+        or (n.op is table.MUL and _in_exponents(program, n.result))
         or (
-            (n.op is DIV and n.operands[1] != value)
+            (n.op is table.DIV and n.operands[1] != value)
             and _in_exponents(program, n.result)
         )
         for n in read

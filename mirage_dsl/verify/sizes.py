@@ -32,6 +32,7 @@ from mirage_dsl.core.types import (
     axis_text,
     flat_type,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.integers import (
     Compared,
     compared_positions,
@@ -39,18 +40,6 @@ from mirage_dsl.ir.analysis.integers import (
 )
 from mirage_dsl.ir.analysis.layouts import PAIR
 from mirage_dsl.ir.evaluate import evaluate_numpy
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Operand,
-    PartOfDim,
-    Return,
-    Split,
-    dims_of,
-)
 from mirage_dsl.ir.infer import kernel_types, library_dims
 from mirage_dsl.ir.maps import (
     derived_extents,
@@ -73,18 +62,20 @@ Correspondence = tuple[Axis, Axis]
 """An axis of the program and the same axis of the candidate."""
 
 
-def _counted(graph: KernelGraph) -> frozenset[str]:
+def _counted(graph: ir.KernelGraph) -> frozenset[str]:
     """The positions of a graph."""
     return frozenset(index.name for index in graph.indices)
 
 
-def _names(graph: KernelGraph, values: AbstractSet[str]) -> set[str]:
+def _names(graph: ir.KernelGraph, values: AbstractSet[str]) -> set[str]:
     """The dims that some values of a graph have."""
     types = kernel_types(graph)
     return {n for value in values for n in types[value].names}
 
 
-def interface_difference(candidate: KernelGraph, program: KernelGraph) -> str | None:
+def interface_difference(
+    candidate: ir.KernelGraph, program: ir.KernelGraph
+) -> str | None:
     """What differs between the interfaces of two graphs, or None."""
     for what, theirs, ours in (
         ("inputs", candidate.inputs, program.inputs),
@@ -102,7 +93,7 @@ def interface_difference(candidate: KernelGraph, program: KernelGraph) -> str | 
 
 
 def corresponding_axes(
-    candidate: KernelGraph, program: KernelGraph
+    candidate: ir.KernelGraph, program: ir.KernelGraph
 ) -> list[Correspondence]:
     """All axes of the interface, those of the program first in each pair."""
     return [
@@ -113,7 +104,7 @@ def corresponding_axes(
 
 
 def _interface_types(
-    candidate: KernelGraph, program: KernelGraph
+    candidate: ir.KernelGraph, program: ir.KernelGraph
 ) -> Iterator[tuple[str, TensorType, TensorType]]:
     for i, (a, b) in enumerate(zip(candidate.inputs, program.inputs, strict=True)):
         yield f"input {i} ({b.name})", a.type, b.type
@@ -122,7 +113,10 @@ def _interface_types(
 
 
 def _type_difference(
-    candidate: KernelGraph, theirs: TensorType, program: KernelGraph, ours: TensorType
+    candidate: ir.KernelGraph,
+    theirs: TensorType,
+    program: ir.KernelGraph,
+    ours: TensorType,
 ) -> str | None:
     if theirs.dtype != ours.dtype:
         return f"{theirs.dtype} in the candidate, {ours.dtype} in the program"
@@ -138,7 +132,7 @@ def _type_difference(
     return None
 
 
-def _extent(graph: KernelGraph, axis: Axis) -> int | None:
+def _extent(graph: ir.KernelGraph, axis: Axis) -> int | None:
     extent = 1
     for dim in axis:
         known = graph.extent_of.get(dim.name)
@@ -193,7 +187,7 @@ class Part:
     target: Key
 
 
-def parts_of(graph: KernelGraph, side: int) -> Iterator[Part]:
+def parts_of(graph: ir.KernelGraph, side: int) -> Iterator[Part]:
     """Slices and joins as parts, in true extents; an inserted dim is its own part."""
     for node, split in view_nodes(graph):
         attrs = dict(node.attrs)
@@ -214,12 +208,12 @@ def parts_of(graph: KernelGraph, side: int) -> Iterator[Part]:
             yield Part((side, str(to)), 0, 1, (side, str(to)))
 
 
-def _bound_of(graph: KernelGraph, sliced: PartOfDim) -> int:
+def _bound_of(graph: ir.KernelGraph, sliced: ir.PartOfDim) -> int:
     """The extent of what is sliced, where the slice depends on it."""
     return _known(graph, sliced.dim) if sliced.from_end else 0
 
 
-def _known(graph: KernelGraph, dim: str) -> int:
+def _known(graph: ir.KernelGraph, dim: str) -> int:
     extent = graph.extent_of.get(dim)
     if extent is None:
         raise UnsupportedError(
@@ -245,7 +239,7 @@ class Segments:
     """The segments of all dims, given their true extents and parts."""
 
     def __init__(
-        self, graphs: Sequence[KernelGraph], classes: Classes, parts: Sequence[Part]
+        self, graphs: Sequence[ir.KernelGraph], classes: Classes, parts: Sequence[Part]
     ) -> None:
         self._classes = classes
         self._same = Classes()
@@ -322,11 +316,11 @@ _LEFT = 2
 
 
 def shortened(
-    graphs: tuple[KernelGraph, KernelGraph],
+    graphs: tuple[ir.KernelGraph, ir.KernelGraph],
     classes: Classes,
     parts: Sequence[Part],
     kept: Iterable[Key],
-) -> tuple[KernelGraph, KernelGraph] | None:
+) -> tuple[ir.KernelGraph, ir.KernelGraph] | None:
     """Both graphs with long dims, that are sliced, shorter by the same number.
 
     Args:
@@ -390,8 +384,8 @@ def _becoming_shorter(
 
 
 def _shorter(
-    graph: KernelGraph, side: int, classes: Classes, shorter: set[Root], by: int
-) -> KernelGraph:
+    graph: ir.KernelGraph, side: int, classes: Classes, shorter: set[Root], by: int
+) -> ir.KernelGraph:
     """A graph whose dims of some classes have so many fewer elements."""
     extents = {
         name: extent - by
@@ -400,9 +394,9 @@ def _shorter(
     }
 
     def moved(node: Any) -> Any:
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             return map_nodes(node, moved)
-        sliced = node.sliced if isinstance(node, Apply) else None
+        sliced = node.sliced if isinstance(node, ir.Apply) else None
         if sliced is None or sliced.dim not in extents:
             return node
         extent = extents[sliced.dim] + by
@@ -412,7 +406,7 @@ def _shorter(
     return map_nodes(graph, moved).with_extents(extents)
 
 
-def _cut(node: Apply, start: int, stop: int) -> Apply:
+def _cut(node: ir.Apply, start: int, stop: int) -> ir.Apply:
     """The slice with these bounds, counted from the front."""
     attrs = {**dict(node.attrs), "start": start, "stop": stop}
     return replace(node, attrs=tuple(sorted(attrs.items())))
@@ -462,8 +456,8 @@ MOST_ELEMENTS = 1 << 14
 class Shrunk:
     """A program and a candidate at small sizes, with the same interface."""
 
-    program: KernelGraph
-    candidate: KernelGraph
+    program: ir.KernelGraph
+    candidate: ir.KernelGraph
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -473,8 +467,8 @@ class Shrunk:
 
 
 def shrink(
-    candidate: KernelGraph,
-    program: KernelGraph,
+    candidate: ir.KernelGraph,
+    program: ir.KernelGraph,
     *,
     ragged: bool,
     seed: int,
@@ -505,7 +499,7 @@ def shrink(
 
 @lru_cache(maxsize=4)
 def _even(
-    candidate: KernelGraph, program: KernelGraph, seed: int, whole: bool
+    candidate: ir.KernelGraph, program: ir.KernelGraph, seed: int, whole: bool
 ) -> tuple[Shrunk, Mapping[tuple[object, ...], int]]:
     """Both graphs without incomplete tiles, and the sizes that ragged ones avoid."""
     shrinking = _Shrinking(candidate, program, False, seed, False, whole)
@@ -513,7 +507,7 @@ def _even(
     return shrunk, shrinking.sizes
 
 
-def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
+def input_shape(graph: ir.KernelGraph, item: ir.Input) -> tuple[int, ...]:
     """The shape in which a caller passes an input."""
     return item.type.shape_at(known_extents(graph.extent_of))
 
@@ -521,8 +515,8 @@ def input_shape(graph: KernelGraph, item: Input) -> tuple[int, ...]:
 class _Shrinking:
     def __init__(
         self,
-        candidate: KernelGraph,
-        program: KernelGraph,
+        candidate: ir.KernelGraph,
+        program: ir.KernelGraph,
         ragged: bool,
         seed: int,
         tiny: bool,
@@ -850,7 +844,7 @@ class _Shrinking:
             found[dim] = max(found.get(dim, 0), by)
         return found
 
-    def _with_small_literals(self) -> KernelGraph:
+    def _with_small_literals(self) -> ir.KernelGraph:
         """The program at these sizes, and what positions are compared with."""
         program, candidate = (self._resized(side) for side in (0, 1))
         beside = literals(program) | literals(candidate)
@@ -924,7 +918,7 @@ class _Shrinking:
             for node in graph.nodes:
                 names = {n for v in operands_of(node) for n in types[v].names}
                 names.update(n for v in results_of(node) for n in types[v].names)
-                library = isinstance(node, Apply) and node.op.kind is Kind.LIBRARY
+                library = isinstance(node, ir.Apply) and node.op.kind is Kind.LIBRARY
                 found = made if library else seen
                 found.update(self.classes.find((side, n)) for n in names)
         return made - seen
@@ -989,16 +983,16 @@ class _Shrinking:
 
     # -- Graphs at these sizes ------------------------------------------------------
 
-    def _resized(self, side: int) -> KernelGraph:
+    def _resized(self, side: int) -> ir.KernelGraph:
         graph = self.graphs[side]
         partial = _partial_dims(graph)
         extents: dict[str, int | None] = {
             n: None if n in partial else self._extent((side, n))
             for n in graph.extent_of
         }
-        nodes: list[KernelNode] = []
+        nodes: list[ir.KernelNode] = []
         for node in graph.nodes:
-            if isinstance(node, Apply):
+            if isinstance(node, ir.Apply):
                 nodes.append(self._moved_slice(node, side))
                 continue
             block = self._resized_block(node, extents, side)
@@ -1008,7 +1002,7 @@ class _Shrinking:
         resized = replace(graph, nodes=tuple(nodes)).with_extents(extents)
         return resized.with_extents(derived_extents(resized, resized.extent_of))
 
-    def _moved_slice(self, node: Apply, side: int) -> Apply:
+    def _moved_slice(self, node: ir.Apply, side: int) -> ir.Apply:
         sliced = node.sliced
         if sliced is None:
             return node
@@ -1024,8 +1018,8 @@ class _Shrinking:
         return _cut(node, *(sum(sizes[: cuts.index(place)]) for place in places))
 
     def _resized_block(
-        self, block: BlockGraph, extents: Mapping[str, int | None], side: int
-    ) -> BlockGraph:
+        self, block: ir.BlockGraph, extents: Mapping[str, int | None], side: int
+    ) -> ir.BlockGraph:
         grid = tuple(
             replace(s, tile=self._tile(_sure(extents, s.dim), self._parts(s, block)))
             for s in block.grid
@@ -1040,14 +1034,14 @@ class _Shrinking:
             loop = replace(loop, tile=self._tile(span, None))
         return map_nodes(
             replace(resized, loop=loop),
-            lambda n: self._moved_slice(n, side) if isinstance(n, Apply) else n,
+            lambda n: self._moved_slice(n, side) if isinstance(n, ir.Apply) else n,
         )
 
-    def _parts(self, split: Split, block: BlockGraph) -> int | None:
+    def _parts(self, split: ir.Split, block: ir.BlockGraph) -> int | None:
         """More parts than three, where a later kernel splits the partial dim."""
         demands = _split_demands(self.graphs[1])
         for store in block.stores:
-            for dim in dims_of(store.axes):
+            for dim in ir.dims_of(store.axes):
                 if partial_base(dim.name, block) == split.dim and dim.name in demands:
                     return 6
         return None
@@ -1072,12 +1066,12 @@ _MOST_POSITIONS = 1 << 22
 """More positions than these are not looked at one by one."""
 
 
-def made_of_positions(graph: KernelGraph, value: str) -> KernelGraph | None:
+def made_of_positions(graph: ir.KernelGraph, value: str) -> ir.KernelGraph | None:
     """What computes a value; None if it is of data, or of too many elements."""
     types, wanted = kernel_types(graph), {value}
-    nodes: list[Apply] = []
+    nodes: list[ir.Apply] = []
     for node in reversed(graph.nodes):
-        if isinstance(node, Apply) and node.result in wanted:
+        if isinstance(node, ir.Apply) and node.result in wanted:
             nodes.append(node)
             wanted.update(node.values)
     indices = tuple(i for i in graph.indices if i.name in wanted)
@@ -1087,12 +1081,12 @@ def made_of_positions(graph: KernelGraph, value: str) -> KernelGraph | None:
     if wanted != known or most > _MOST_POSITIONS:
         return None
     kind = flat_type(types[value].dtype, types[value].dims, MemorySpace.DEVICE)
-    returns = (Return(value, kind),)
+    returns = (ir.Return(value, kind),)
     made = tuple(reversed(nodes))
     return replace(graph, inputs=(), nodes=made, returns=returns, indices=indices)
 
 
-def _reached(graph: KernelGraph) -> dict[str, int]:
+def _reached(graph: ir.KernelGraph) -> dict[str, int]:
     """By dim how many elements it lacks for places that a mask chooses to be inside.
 
     `where(4 <= k, k - 4, 0)` is never below 0, which intervals alone do not tell.
@@ -1110,7 +1104,7 @@ def _reached(graph: KernelGraph) -> dict[str, int]:
     return found
 
 
-def _turned_otherwise(program: KernelGraph, small: KernelGraph) -> dict[str, int]:
+def _turned_otherwise(program: ir.KernelGraph, small: ir.KernelGraph) -> dict[str, int]:
     """By dim how many elements it lacks for masks to turn where they do in truth.
 
     A range of positions that begins behind the end of a dim hides what a candidate
@@ -1133,7 +1127,7 @@ def _turned_otherwise(program: KernelGraph, small: KernelGraph) -> dict[str, int
     return found
 
 
-def _slack_lacking(program: KernelGraph, small: KernelGraph) -> dict[str, int]:
+def _slack_lacking(program: ir.KernelGraph, small: ir.KernelGraph) -> dict[str, int]:
     """By dim how many more elements, or fewer, make it as long for windows as in truth.
 
     Where they end behind it by little, or ahead of it; up to so many elements ahead.
@@ -1168,7 +1162,7 @@ class _Margin(NamedTuple):
     more: frozenset[str]
 
 
-def _margins(program: KernelGraph, small: KernelGraph) -> Iterator[_Margin]:
+def _margins(program: ir.KernelGraph, small: ir.KernelGraph) -> Iterator[_Margin]:
     """Those of all comparisons, either way."""
     truth = _comparisons(program)
     for now in compared_positions(small):
@@ -1179,14 +1173,16 @@ def _margins(program: KernelGraph, small: KernelGraph) -> Iterator[_Margin]:
 
 
 @lru_cache(maxsize=4)
-def _comparisons(program: KernelGraph) -> Mapping[str, Compared]:
+def _comparisons(program: ir.KernelGraph) -> Mapping[str, Compared]:
     """The comparisons of positions, by result; none where extents are unknown."""
     if any(extent is None for _, extent in program.extents):
         return {}
     return {c.result: c for c in compared_positions(program)}
 
 
-def _narrower_than_windows(program: KernelGraph, small: KernelGraph) -> dict[str, int]:
+def _narrower_than_windows(
+    program: ir.KernelGraph, small: ir.KernelGraph
+) -> dict[str, int]:
     """By dim how many elements it lacks to be longer than positions in it, as in truth.
 
     A window that is as wide as all that it is a window of hides which elements it has.
@@ -1214,7 +1210,7 @@ def _narrower_than_windows(program: KernelGraph, small: KernelGraph) -> dict[str
     return found
 
 
-def _outside(graph: KernelGraph) -> dict[str, int]:
+def _outside(graph: ir.KernelGraph) -> dict[str, int]:
     """By dim how many elements it lacks, so that each window has one that exists.
 
     A dim of which windows are is too short for the last ones, or their own is for the
@@ -1244,7 +1240,7 @@ def _outside(graph: KernelGraph) -> dict[str, int]:
     return {dim: by for dim, by in found.items() if by > 0}
 
 
-def _emptied(graph: KernelGraph) -> dict[str, int]:
+def _emptied(graph: ir.KernelGraph) -> dict[str, int]:
     """By dim how many elements it lacks, where a mask leaves rows without any.
 
     Of a window around each row, rows far behind the last column have none; of a mask
@@ -1267,7 +1263,7 @@ def _emptied(graph: KernelGraph) -> dict[str, int]:
     return found
 
 
-def hides_by_data(graph: KernelGraph) -> bool:
+def hides_by_data(graph: ir.KernelGraph) -> bool:
     """Whether a mask that is data may leave nothing of what is reduced."""
     hidden = (condition for _, condition, _ in _hidden(graph))
     return bool(_reduced(graph)) and any(
@@ -1275,12 +1271,12 @@ def hides_by_data(graph: KernelGraph) -> bool:
     )
 
 
-def _reduced(graph: KernelGraph) -> set[str]:
+def _reduced(graph: ir.KernelGraph) -> set[str]:
     reductions = (n for n in graph.applies if n.op.kind is Kind.REDUCTION)
     return {d for n in reductions for d in n.over}
 
 
-def _hidden(graph: KernelGraph) -> Iterator[tuple[Apply, str, int]]:
+def _hidden(graph: ir.KernelGraph) -> Iterator[tuple[ir.Apply, str, int]]:
     """The choices of infinities, by which conditions; 0 where these hold, else 1."""
     for node in graph.applies:
         condition = node.operands[0] if node.op is WHERE else None
@@ -1289,12 +1285,12 @@ def _hidden(graph: KernelGraph) -> Iterator[tuple[Apply, str, int]]:
                 yield node, condition, at
 
 
-def _is_infinite(operand: Operand) -> bool:
+def _is_infinite(operand: ir.Operand) -> bool:
     return isinstance(operand, Scalar) and math.isinf(operand.value)
 
 
 def _positions_of(
-    graph: KernelGraph, value: str
+    graph: ir.KernelGraph, value: str
 ) -> tuple[tuple[str, ...], NDArray[Any]]:
     """The dims of positions, and the positions; none where there are none."""
     made = made_of_positions(graph, value)
@@ -1368,7 +1364,7 @@ class _Equations:
         return {segment: solver.value(v) for segment, v in self._sizes.items()}
 
 
-def _most_elements(graph: KernelGraph) -> int:
+def _most_elements(graph: ir.KernelGraph) -> int:
     """Of the largest value at the kernel level."""
     extents = derived_extents(graph, graph.extent_of)
     return max(
@@ -1393,18 +1389,18 @@ def _first_free(pool: Iterable[int], taken: set[int]) -> int:
     return size
 
 
-def _partial_dims(graph: KernelGraph) -> set[str]:
+def _partial_dims(graph: ir.KernelGraph) -> set[str]:
     """Dims over the parts of a split dim."""
     return {
         d.name
         for block in graph.blocks
         for store in block.stores
-        for d in dims_of(store.axes)
+        for d in ir.dims_of(store.axes)
         if partial_base(d.name, block) is not None
     }
 
 
-def _split_demands(graph: KernelGraph) -> dict[str, int]:
+def _split_demands(graph: ir.KernelGraph) -> dict[str, int]:
     found: dict[str, int] = {}
     partial = _partial_dims(graph)
     for block in graph.blocks:

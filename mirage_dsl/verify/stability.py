@@ -43,8 +43,8 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, TensorType, f16
 from mirage_dsl.core.work import look
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import attribute_dims
-from mirage_dsl.ir.graph import Apply, Input, KernelGraph, KernelNode, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.walk import operands_of, without_dead
 from mirage_dsl.ops.definition import Array, Kind, Term
@@ -156,8 +156,8 @@ class _Steps:
 
 
 def _step_ratios(
-    program: KernelGraph,
-    candidate: KernelGraph,
+    program: ir.KernelGraph,
+    candidate: ir.KernelGraph,
     seed: int,
     executed: RunsDomain,
 ) -> Iterator[tuple[float, str]]:
@@ -179,7 +179,7 @@ def _step_ratios(
 
 
 @lru_cache(maxsize=16)
-def _steps(program: KernelGraph, seed: int, executed: RunsDomain) -> _Steps | None:
+def _steps(program: ir.KernelGraph, seed: int, executed: RunsDomain) -> _Steps | None:
     """The inputs; None where nothing jumps."""
     watched = _watched(program)
     if watched is None:
@@ -217,7 +217,7 @@ def _steps(program: KernelGraph, seed: int, executed: RunsDomain) -> _Steps | No
     return _Steps(inputs, exact, cells)
 
 
-def _lines(program: KernelGraph, rng: np.random.Generator) -> Iterator[_Line]:
+def _lines(program: ir.KernelGraph, rng: np.random.Generator) -> Iterator[_Line]:
     """Lines on which the inputs of one format move, at each scale that it holds."""
     for dtype in dict.fromkeys(i.type.dtype for i in program.inputs):
         if dtype.is_float and not dtype.only_stores:
@@ -226,33 +226,33 @@ def _lines(program: KernelGraph, rng: np.random.Generator) -> Iterator[_Line]:
                     yield _Line.drawn(program, rng, dtype, scale)
 
 
-def _watched(program: KernelGraph) -> KernelGraph | None:
+def _watched(program: ir.KernelGraph) -> ir.KernelGraph | None:
     """The program that returns what jumps with floats; None where nothing does.
 
     Numbers that move are equal at one place alone: so it says where one passes another.
     """
     types = kernel_types(program)
-    nodes: list[KernelNode] = []
+    nodes: list[ir.KernelNode] = []
     found: list[str] = []
     for node in program.nodes:
-        if isinstance(node, Apply) and _jumps_with_floats(node, types):
+        if isinstance(node, ir.Apply) and _jumps_with_floats(node, types):
             found.append(node.result)
             nodes.append(replace(node, op=LESS) if node.op is EQUAL else node)
         else:
             nodes.append(node)
     if not found:
         return None
-    returns = tuple(Return(value, types[value]) for value in found)
+    returns = tuple(ir.Return(value, types[value]) for value in found)
     return without_dead(replace(program, nodes=tuple(nodes), returns=returns))
 
 
-def _jumps_with_floats(node: Apply, types: Mapping[str, TensorType]) -> bool:
+def _jumps_with_floats(node: ir.Apply, types: Mapping[str, TensorType]) -> bool:
     jumps = node.op.jumps and node.op.kind is not Kind.LIBRARY
     return jumps and any(types[v].dtype.is_float for v in node.values)
 
 
 def _pairs(
-    program: KernelGraph, exact: list[Array], first: Sequence[int], count: int
+    program: ir.KernelGraph, exact: list[Array], first: Sequence[int], count: int
 ) -> Iterator[_Pair | _Still]:
     """The places before and behind each step, where the program has values."""
     largest = [np.abs(v).max(initial=0.0, where=np.isfinite(v)) for v in exact]
@@ -313,7 +313,7 @@ class _Line:
     @classmethod
     def drawn(
         cls,
-        program: KernelGraph,
+        program: ir.KernelGraph,
         rng: np.random.Generator,
         dtype: DType,
         scale: float,
@@ -346,7 +346,7 @@ class _Line:
         return found
 
     def places(
-        self, watched: KernelGraph, rng: np.random.Generator
+        self, watched: ir.KernelGraph, rng: np.random.Generator
     ) -> tuple[Array, Array]:
         """Where an element of what jumps does so, and on which lines one does."""
         every = np.arange(len(self.start[0]))
@@ -506,7 +506,7 @@ def _stability_of_constants(shrunk: Shrunk) -> Stability:
     return _verdict(ratio, "without inputs", 1)
 
 
-def _adds_values(graph: KernelGraph) -> bool:
+def _adds_values(graph: ir.KernelGraph) -> bool:
     """Whether values are added or subtracted, so that they can cancel.
 
     What is only exponentiated does not count: ramps show what becomes of that.
@@ -548,8 +548,8 @@ _DRAWS = 2
 
 
 def _outputs(
-    graph: KernelGraph,
-    program: KernelGraph,
+    graph: ir.KernelGraph,
+    program: ir.KernelGraph,
     inputs: Sequence[Array],
     domain: RunsDomain | None = None,
 ) -> list[Array]:
@@ -569,7 +569,7 @@ def _outputs(
     ]
 
 
-def _known_infinities(program: KernelGraph) -> list[float]:
+def _known_infinities(program: ir.KernelGraph) -> list[float]:
     """The infinities among the constants of a program."""
     operands = (o for node in program.applies for o in node.operands)
     values = (o.value for o in operands if isinstance(o, Scalar))
@@ -577,7 +577,7 @@ def _known_infinities(program: KernelGraph) -> list[float]:
 
 
 def _infinities(
-    program: KernelGraph, inputs: Sequence[Array], known: Sequence[float]
+    program: ir.KernelGraph, inputs: Sequence[Array], known: Sequence[float]
 ) -> list[Array]:
     """The outputs of runs where they are infinities that are meant, and 0 elsewhere.
 
@@ -628,7 +628,7 @@ class _Runs:
 
 
 @lru_cache(maxsize=16)
-def _program_runs(program: KernelGraph, seed: int, model: _Model) -> _Runs:
+def _program_runs(program: ir.KernelGraph, seed: int, model: _Model) -> _Runs:
     """The runs in which the program is finite and right; its candidates share them."""
     runs = _runs_at(program, seed, model, _LADDER)
     if runs.names or model is not _EXECUTED:
@@ -637,7 +637,7 @@ def _program_runs(program: KernelGraph, seed: int, model: _Model) -> _Runs:
 
 
 def _runs_at(
-    program: KernelGraph, seed: int, model: _Model, ladder: tuple[float, ...]
+    program: ir.KernelGraph, seed: int, model: _Model, ladder: tuple[float, ...]
 ) -> _Runs:
     """`_program_runs` with the scales of a ladder beside those of each family."""
     rng = np.random.default_rng([seed, 9])
@@ -690,7 +690,7 @@ class _Tried:
 
 
 def _families_of(
-    program: KernelGraph, seed: int, model: _Model, plain: list[Array]
+    program: ir.KernelGraph, seed: int, model: _Model, plain: list[Array]
 ) -> list[_Family]:
     rng = np.random.default_rng([seed, 10])
     found = _families if model is _EXECUTED else _even_rows
@@ -707,7 +707,7 @@ def _asked(families: list[_Family], ladder: tuple[float, ...]) -> list[_Asked]:
 
 
 def _drawn(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     families: list[_Family],
     asked: list[_Asked],
     model: _Model,
@@ -719,7 +719,7 @@ def _drawn(
 
 
 def _tried(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     families: list[_Family],
     asked: list[_Asked],
     model: _Model,
@@ -737,7 +737,7 @@ def _tried(
 
 
 def _judged(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     asked: list[_Asked],
     inputs: list[Array],
     exact: list[Array],
@@ -752,7 +752,7 @@ def _judged(
 
 
 def _tried_also(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     families: list[_Family],
     tried: _Tried,
     asked: list[_Asked],
@@ -765,7 +765,7 @@ def _tried_also(
 
 
 def _to_the_edge(
-    program: KernelGraph, families: list[_Family], tried: _Tried, model: _Model
+    program: ir.KernelGraph, families: list[_Family], tried: _Tried, model: _Model
 ) -> tuple[_Tried, dict[int, float]]:
     """Runs up to what the program survives; and how far families are to be used.
 
@@ -855,7 +855,7 @@ def _largest(one: list[list[float]], other: list[list[float]]) -> list[list[floa
 
 
 def _nudged_errors(
-    program: KernelGraph, families: list[_Family], tried: _Tried, model: _Model
+    program: ir.KernelGraph, families: list[_Family], tried: _Tried, model: _Model
 ) -> list[list[float]]:
     """By run, what the last bits of other inputs make of each output."""
     drawn = zip(
@@ -870,7 +870,7 @@ def _nudged_errors(
 
 
 @lru_cache(maxsize=16)
-def _runs_beside(program: KernelGraph, seed: int) -> list[_Runs]:
+def _runs_beside(program: ir.KernelGraph, seed: int) -> list[_Runs]:
     """The runs on inputs that differ in their last bits; none of formats without them.
 
     The roundings of one sum may cancel where those of another one of its kind do not.
@@ -905,7 +905,7 @@ def _kept(tried: _Tried, families: list[_Family], says: list[bool]) -> list[int]
     return sorted(kept | set(largest.values()))
 
 
-def _least(item: Return, exact: Array, model: _Model) -> float:
+def _least(item: ir.Return, exact: Array, model: _Model) -> float:
     """The size that errors of an output are compared to at least."""
     if not item.type.dtype.is_float:
         # One that turns over is an error of 1, wherever it stands.
@@ -921,7 +921,7 @@ def _least(item: Return, exact: Array, model: _Model) -> float:
 
 
 def _program_errors(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     inputs: list[Array],
     exact: list[Array],
     least: list[float],
@@ -955,7 +955,7 @@ def _program_errors(
 
 
 def _held(
-    program: KernelGraph, inputs: list[Array], exact: list[Array]
+    program: ir.KernelGraph, inputs: list[Array], exact: list[Array]
 ) -> NDArray[np.bool_]:
     """By run, whether formats hold the inputs and the exact outputs."""
     return _in_each_run(
@@ -984,7 +984,7 @@ def _errors(
     return np.stack([_error(*side) for side in sides], axis=1).tolist()
 
 
-def _at_least_rounding(program: KernelGraph, errors: list[float]) -> list[float]:
+def _at_least_rounding(program: ir.KernelGraph, errors: list[float]) -> list[float]:
     items = zip(program.returns, errors, strict=True)
     return [max(error, item.type.dtype.epsilon) for item, error in items]
 
@@ -1046,7 +1046,7 @@ class _Family:
 
 
 def _families(
-    program: KernelGraph, rng: np.random.Generator, plain: list[Array]
+    program: ir.KernelGraph, rng: np.random.Generator, plain: list[Array]
 ) -> Iterator[_Family]:
     """Random inputs, near 0 and far; small scales; ramps along all dims; rows alike."""
     yield _Family("random inputs of scale {}", partial(_scaled, plain), _SCALES)
@@ -1080,7 +1080,7 @@ def _families(
             yield _Family(name, partial(_ramped, noise, ramps), heights)
 
 
-def _unlike_dims(program: KernelGraph, reduced: set[str]) -> list[str]:
+def _unlike_dims(program: ir.KernelGraph, reduced: set[str]) -> list[str]:
     """The dims of inputs, but one of those that only go along beside each other.
 
     Where the same values have two dims, and no operator speaks of either, exchanging
@@ -1100,7 +1100,7 @@ def _unlike_dims(program: KernelGraph, reduced: set[str]) -> list[str]:
 
 
 def _even_rows(
-    program: KernelGraph, rng: np.random.Generator, plain: list[Array]
+    program: ir.KernelGraph, rng: np.random.Generator, plain: list[Array]
 ) -> Iterator[_Family]:
     """One input constant along a dim that is reduced: wholly, or nearly so."""
     reduced = _reduced(program)
@@ -1158,7 +1158,7 @@ def _ramped(noise: list[Array], ramps: list[Array | None], scale: float) -> list
     return [v if ramp is None else scale * ramp * v for v, ramp in pairs]
 
 
-def _ramp(program: KernelGraph, item: Input, dim: str, way: str) -> Array | None:
+def _ramp(program: ir.KernelGraph, item: ir.Input, dim: str, way: str) -> Array | None:
     """A ramp from about 0 to 1 along a dim, or back, in the shape of an input."""
     names = item.type.names
     if dim not in names:
@@ -1180,10 +1180,10 @@ def _first_negated(ramps: list[Array | None]) -> list[Array | None]:
     ]
 
 
-def _reduced(program: KernelGraph) -> set[str]:
+def _reduced(program: ir.KernelGraph) -> set[str]:
     """The dims that are summed or otherwise reduced somewhere."""
     return {dim for node in program.applies for dim in node.across}
 
 
-def _normal(rng: np.random.Generator, program: KernelGraph, item: Input) -> Array:
+def _normal(rng: np.random.Generator, program: ir.KernelGraph, item: ir.Input) -> Array:
     return rng.normal(size=input_shape(program, item))

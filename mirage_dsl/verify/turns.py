@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import Dim, MemorySpace, Scalar, flat_type, i64
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.evaluate import evaluate_numpy
-from mirage_dsl.ir.graph import Apply, BlockNode, Input, KernelGraph, Load, Return
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import known_extents
 from mirage_dsl.ir.walk import operands_of, without_dead
@@ -47,7 +47,7 @@ _INFINITE = 2.0**1000
 
 @lru_cache(maxsize=16)
 def turning_points(
-    program: KernelGraph, count: int, seed: int, dims: frozenset[str]
+    program: ir.KernelGraph, count: int, seed: int, dims: frozenset[str]
 ) -> tuple[Point, ...]:
     """At most so many points, as many at random as beside turns.
 
@@ -73,7 +73,7 @@ def turning_points(
 
 @lru_cache(maxsize=32)
 def turns_elsewhere(
-    candidate: KernelGraph, program: KernelGraph, seed: int
+    candidate: ir.KernelGraph, program: ir.KernelGraph, seed: int
 ) -> tuple[Point, ...]:
     """Points beside turns of a candidate where its program has none of such a dim.
 
@@ -95,7 +95,9 @@ def turns_elsewhere(
 
 
 @lru_cache(maxsize=32)
-def _places(graph: KernelGraph, seed: int) -> tuple[tuple[str, int, int, Point], ...]:
+def _places(
+    graph: ir.KernelGraph, seed: int
+) -> tuple[tuple[str, int, int, Point], ...]:
     """By dim, its extent and a place where a value of positions turns along it.
 
     All from a few points on, whose indices are alike where extents are: of one a mask
@@ -120,18 +122,18 @@ def _places(graph: KernelGraph, seed: int) -> tuple[tuple[str, int, int, Point],
     return tuple(found)
 
 
-def _in_one_level(graph: KernelGraph) -> KernelGraph:
+def _in_one_level(graph: ir.KernelGraph) -> ir.KernelGraph:
     """What a μGraph makes of positions, element by element, as if without blocks.
 
     It returns what anything else reads.
     """
-    made: list[Apply] = []
+    made: list[ir.Apply] = []
     names: dict[str, str] = {index.name: index.name for index in graph.indices}
     read = {item.value for item in graph.returns}
     for number, node in enumerate(graph.nodes):
         own = dict(names)
-        for inner in (node,) if isinstance(node, Apply) else node.nodes:
-            if isinstance(inner, Load) and inner.source in names:
+        for inner in (node,) if isinstance(node, ir.Apply) else node.nodes:
+            if isinstance(inner, ir.Load) and inner.source in names:
                 own[inner.result] = names[inner.source]
             elif _is_elementwise(inner) and own.keys() >= set(inner.values):
                 name = f"{inner.result} {number}"
@@ -142,23 +144,23 @@ def _in_one_level(graph: KernelGraph) -> KernelGraph:
                 made.append(replace(inner, result=name, operands=tuple(operands)))
             else:
                 read.update(own[o] for o in operands_of(inner) if o in own)
-        names = own if isinstance(node, Apply) else names
+        names = own if isinstance(node, ir.Apply) else names
     flat = replace(graph, inputs=(), nodes=tuple(made), returns=())
     types = kernel_types(flat)
     returned = ((n.result, types[n.result]) for n in made if n.result in read)
-    returns = (Return(v, flat_type(t.dtype, t.dims, t.space)) for v, t in returned)
+    returns = (ir.Return(v, flat_type(t.dtype, t.dims, t.space)) for v, t in returned)
     return replace(flat, returns=tuple(returns))
 
 
-def _is_elementwise(node: BlockNode) -> TypeGuard[Apply]:
+def _is_elementwise(node: ir.BlockNode) -> TypeGuard[ir.Apply]:
     """Whether it computes each element of values of its own."""
-    if not isinstance(node, Apply):
+    if not isinstance(node, ir.Apply):
         return False
     return node.op.kind is Kind.ELEMENTWISE and bool(node.values)
 
 
 def positions_at(
-    program: KernelGraph, value: str, at: Mapping[str, NDArray[np.int64]]
+    program: ir.KernelGraph, value: str, at: Mapping[str, NDArray[np.int64]]
 ) -> NDArray[np.float64] | None:
     """A value at all combinations of indices; None if it is not made of positions.
 
@@ -178,7 +180,7 @@ def _any_point(extents: Mapping[str, int], rng: np.random.Generator) -> dict[str
     return {name: int(rng.integers(extent)) for name, extent in extents.items()}
 
 
-def _last_positions(program: KernelGraph) -> list[str]:
+def _last_positions(program: ir.KernelGraph) -> list[str]:
     """The values made of positions alone, element by element, that others read."""
     made = _made_of_positions(program)
     others = (n for n in program.applies if n.result not in made)
@@ -186,7 +188,7 @@ def _last_positions(program: KernelGraph) -> list[str]:
     return [n.result for n in program.applies if n.result in made & read]
 
 
-def _made_of_positions(program: KernelGraph) -> set[str]:
+def _made_of_positions(program: ir.KernelGraph) -> set[str]:
     """The positions outside of blocks, and what is made of them element by element."""
     made = {index.name for index in program.indices}
     for node in program.applies:
@@ -205,7 +207,7 @@ class _Positions:
         extents: Of all dims.
     """
 
-    program: KernelGraph
+    program: ir.KernelGraph
     value: str
     extents: Mapping[str, int]
 
@@ -232,11 +234,11 @@ class _Positions:
 
     def at(self, at: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
         """The values at all combinations of indices of the dims of positions."""
-        given: list[Input] = []
+        given: list[ir.Input] = []
         arrays: list[NDArray[np.int64]] = []
         for index in self.program.indices:
             given.append(
-                Input(index.name, flat_type(i64, index.axis, MemorySpace.DEVICE))
+                ir.Input(index.name, flat_type(i64, index.axis, MemorySpace.DEVICE))
             )
             place = np.zeros((1,) * len(index.axis), np.int64)
             for number, d in enumerate(index.axis):
@@ -247,12 +249,12 @@ class _Positions:
         return found
 
     def _of_inputs(
-        self, given: list[Input], at: Mapping[str, NDArray[np.int64]]
-    ) -> KernelGraph:
+        self, given: list[ir.Input], at: Mapping[str, NDArray[np.int64]]
+    ) -> ir.KernelGraph:
         """What computes the value of positions that are given, as many as there are."""
         kind = kernel_types(self.program)[self.value]
         known = {item.name for item in given}
-        nodes: list[Apply] = []
+        nodes: list[ir.Apply] = []
         for node in self.program.applies:
             if node.op.kind is Kind.ELEMENTWISE and known.issuperset(node.values):
                 known.add(node.result)
@@ -260,7 +262,9 @@ class _Positions:
                     replace(node, operands=tuple(map(self._number, node.operands)))
                 )
         dims = tuple(map(Dim, kind.names))
-        returned = Return(self.value, flat_type(kind.dtype, dims, MemorySpace.DEVICE))
+        returned = ir.Return(
+            self.value, flat_type(kind.dtype, dims, MemorySpace.DEVICE)
+        )
         graph = replace(
             self.program,
             inputs=tuple(given),

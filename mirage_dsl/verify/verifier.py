@@ -26,17 +26,11 @@ from typing import Any, SupportsIndex, TypeVar, get_args
 
 from mirage_dsl.core.errors import MirageError, UnsupportedError, user_location
 from mirage_dsl.core.work import seconds_left, spread, until
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.integers import numbers_of_found, turn_elsewhere, turns_of
 from mirage_dsl.ir.analysis.launches import launches
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.evaluate import BlockEvaluator, Domain, Named, evaluate_numpy
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    KernelGraph,
-    partial_dim,
-)
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, iterations, known_extents, piece_extent
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
@@ -103,7 +97,7 @@ _MOST = 4096
 """What symbolic dims that blocks hold whole are taken to be at most."""
 
 
-def hold_to_rules(candidate: KernelGraph) -> None:
+def hold_to_rules(candidate: ir.KernelGraph) -> None:
     """Nothing, if a candidate's tile programs are well formed at its own sizes.
 
     Trials see what a program computes at small sizes.  They do not see a wait that is
@@ -120,7 +114,9 @@ def hold_to_rules(candidate: KernelGraph) -> None:
         check_or_raise(program, launch.made)
 
 
-def tile_level(candidate: KernelGraph, small: KernelGraph) -> BlockEvaluator | None:
+def tile_level(
+    candidate: ir.KernelGraph, small: ir.KernelGraph
+) -> BlockEvaluator | None:
     """What evaluates a candidate's blocks at small sizes, by its tile programs.
 
     None where there are none: what the backend cannot express is not run either.
@@ -144,7 +140,7 @@ def tile_level(candidate: KernelGraph, small: KernelGraph) -> BlockEvaluator | N
 
 
 def holds_at(
-    program: TileProgram, block: BlockGraph, extents: Mapping[str, int | None]
+    program: TileProgram, block: ir.BlockGraph, extents: Mapping[str, int | None]
 ) -> bool:
     """Whether what has one lane in a program has one at the sizes of a block too.
 
@@ -156,7 +152,7 @@ def holds_at(
     if any(extents.get(n) != program.extents[n] for n in apart):
         return False
     stored = {d.name for s in block.stores for axis in s.axes for d in axis}
-    if any(partial_dim(d.name) in stored for d in program.units if d.grid):
+    if any(ir.partial_dim(d.name) in stored for d in program.units if d.grid):
         return False
     sized = replace(_at(program, block), extents={**program.extents, **extents})
     pieces = pieces_of(sized)
@@ -169,7 +165,7 @@ def evaluator_of(
     """What evaluates blocks by the tile programs of those with the same results."""
 
     def evaluate(
-        block: BlockGraph,
+        block: ir.BlockGraph,
         outer: Mapping[str, Named[V]],
         extents: Mapping[str, int],
         domain: Domain[V],
@@ -180,7 +176,7 @@ def evaluator_of(
     return evaluate
 
 
-def _at(program: TileProgram, block: BlockGraph) -> TileProgram:
+def _at(program: TileProgram, block: ir.BlockGraph) -> TileProgram:
     """The program with the tiles of a block, but 1 where it knows of one lane."""
     parts = {d.name for d in program.units if d.grid and not d.loop}
     steps = {d.name for d in program.units if d.loop}
@@ -195,7 +191,7 @@ def _at(program: TileProgram, block: BlockGraph) -> TileProgram:
 
 
 @lru_cache(maxsize=64)
-def picks_outside(graph: KernelGraph) -> bool:
+def picks_outside(graph: ir.KernelGraph) -> bool:
     """Whether library kernels pick elements that do not exist, at positions of no data.
 
     PyTorch refuses that, also where nothing of them is chosen; lanes of a block are
@@ -306,8 +302,8 @@ def _is_integer(value: Any, least: int) -> bool:
 
 
 def _with_windows_alike(
-    candidate: KernelGraph, program: KernelGraph
-) -> tuple[KernelGraph, KernelGraph]:
+    candidate: ir.KernelGraph, program: ir.KernelGraph
+) -> tuple[ir.KernelGraph, ir.KernelGraph]:
     """Both with their windows written out, but for what they call alike.
 
     What PyTorch computes stands for itself there, which takes less.
@@ -335,8 +331,8 @@ class _How:
 
 
 def _by_sections(
-    candidate: KernelGraph,
-    program: KernelGraph,
+    candidate: ir.KernelGraph,
+    program: ir.KernelGraph,
     how: _How,
     executor: Executor | None,
 ) -> Certificate | None:
@@ -450,8 +446,8 @@ class _SectionTask:
 
 
 def as_far_as_verified(
-    candidate: KernelGraph, program: KernelGraph, *, seed: int
-) -> KernelGraph | None:
+    candidate: ir.KernelGraph, program: ir.KernelGraph, *, seed: int
+) -> ir.KernelGraph | None:
     """A candidate with the program's nodes where it is not known to be right.
 
     That is where `verify` found a section wrong or inaccurate, or did not come to it.
@@ -466,7 +462,7 @@ def as_far_as_verified(
     return mended(candidate, program, is_right)
 
 
-def _whole(mugraph: KernelGraph, asked: KernelGraph, how: _How) -> Certificate:
+def _whole(mugraph: ir.KernelGraph, asked: ir.KernelGraph, how: _How) -> Certificate:
     """The certificate of graphs as they are.
 
     Maxima that are computed as they stand may be the same on both sides; and what the
@@ -483,7 +479,7 @@ def _whole(mugraph: KernelGraph, asked: KernelGraph, how: _How) -> Certificate:
     return again if again.equivalent else certificate
 
 
-def identity(program: KernelGraph, *, seed: int = 0) -> Certificate:
+def identity(program: ir.KernelGraph, *, seed: int = 0) -> Certificate:
     """The certificate of a program as a candidate for itself, which needs no trial.
 
     It holds for programs that `verify` cannot decide too.
@@ -506,7 +502,7 @@ def identity(program: KernelGraph, *, seed: int = 0) -> Certificate:
 
 
 def recheck(
-    certificate: Certificate, candidate: KernelGraph, program: KernelGraph
+    certificate: Certificate, candidate: ir.KernelGraph, program: ir.KernelGraph
 ) -> bool:
     """Whether a stored certificate is of these graphs and comes out the same again."""
     hashes = (certificate.candidate_hash, certificate.program_hash)
@@ -540,8 +536,8 @@ than to see that all are the same on both sides."""
 
 @dataclass
 class _Verification:
-    candidate: KernelGraph
-    program: KernelGraph
+    candidate: ir.KernelGraph
+    program: ir.KernelGraph
     seed: int
     chains: int
     seeds: int
@@ -553,7 +549,7 @@ class _Verification:
     whole: bool = False
 
     @cached_property
-    def compared(self) -> tuple[KernelGraph, KernelGraph]:
+    def compared(self) -> tuple[ir.KernelGraph, ir.KernelGraph]:
         """Candidate and program, their maxima behind logarithms read as shifts."""
         both = self.candidate, self.program
         if self.as_it_stands:
@@ -886,20 +882,20 @@ def _multiplied_out(shrunk: Shrunk, terms: int) -> int:
     return terms**count if deep else terms * count
 
 
-def _factors(graph: KernelGraph) -> int:
+def _factors(graph: ir.KernelGraph) -> int:
     """How many factors products over dims have at most, one within the other."""
     types, extents = kernel_types(graph), derived_extents(graph, graph.extent_of)
     sizes = known_extents(extents)
     count = 1
     for node in graph.nodes:
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             count *= math.prod(sizes[d] for d in node.across if _multiplies(node.op))
             continue
         inside = block_types(node, types)
         for n in node.nodes:
-            if isinstance(n, Accumulate) and n.reduction and node.loop is not None:
+            if isinstance(n, ir.Accumulate) and n.reduction and node.loop is not None:
                 count *= iterations(node, sizes) if _multiplies(n.reduction) else 1
-            elif isinstance(n, Apply) and _multiplies(n.op):
+            elif isinstance(n, ir.Apply) and _multiplies(n.op):
                 dims = [d for d in inside[n.values[0]].dims if d.name in n.across]
                 count *= math.prod(piece_extent(d, node, sizes) for d in dims)
     return count
@@ -916,7 +912,7 @@ _LEAST_TERMS = 10_000
 """What of a program without sums is a polynomial's degree, and more."""
 
 
-def _lengths_of_sums(graph: KernelGraph) -> Iterator[int]:
+def _lengths_of_sums(graph: ir.KernelGraph) -> Iterator[int]:
     """Of how many elements what sums, scans or accumulates makes one, at most."""
     sizes = known_extents(derived_extents(graph, graph.extent_of))
     # What is put together in a block is no longer than all that there is.

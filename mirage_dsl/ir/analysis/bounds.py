@@ -14,37 +14,12 @@ from fractions import Fraction
 from math import prod
 
 from mirage_dsl.core.types import DType, Scalar, TensorType, dtype_named, f32
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    Load,
-    Operand,
-    RunningMax,
-    Store,
-    ValueNode,
-    dims_of,
-    partial_dim,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, parts
 from mirage_dsl.ir.walk import live, makers, operands_of
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Axes, Kind, Operator, Term
-from mirage_dsl.ops.table import (
-    DIV,
-    EXP,
-    LOG,
-    MAX,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    ROWSHIFT,
-    SQUARE,
-    SUB,
-    shift_rows,
-)
 
 # -- How values scale ------------------------------------------------------------------
 # Shifting the exponent of e = exp(s) by m divides e by exp(m).  A value has *degree* w
@@ -143,7 +118,7 @@ class DegreeAlgebra:
         return _equal(a, b)
 
 
-def applied(node: Apply, degrees: dict[str, Degree]) -> Degree:
+def applied(node: ir.Apply, degrees: dict[str, Degree]) -> Degree:
     """The degree of an operator's result.
 
     Raises:
@@ -188,7 +163,7 @@ class Scaling:
 
 
 def scaling_of(
-    graph: KernelGraph, number: int, result: str, others: Exponentials = ()
+    graph: ir.KernelGraph, number: int, result: str, others: Exponentials = ()
 ) -> Scaling:
     """Follow the value `result`, an exponential, from the kernel `number` on.
 
@@ -209,23 +184,23 @@ def scaling_of(
 
 class _Walk:
     def __init__(
-        self, graph: KernelGraph, number: int, result: str, others: Exponentials
+        self, graph: ir.KernelGraph, number: int, result: str, others: Exponentials
     ) -> None:
         self.graph = graph
         self.scaled = {(number, result), *others}
         self.number = number
         self.result = result
         own = graph.nodes[number]
-        self.whole = isinstance(own, Apply)
-        grid = own.grid if isinstance(own, BlockGraph) else ()
-        self.parts = {partial_dim(s.dim) for s in grid}
+        self.whole = isinstance(own, ir.Apply)
+        grid = own.grid if isinstance(own, ir.BlockGraph) else ()
+        self.parts = {ir.partial_dim(s.dim) for s in grid}
         self.found = Scaling()
         self.own_dims = self._own_dims(own)
 
-    def _own_dims(self, own: Apply | BlockGraph) -> frozenset[str]:
+    def _own_dims(self, own: ir.Apply | ir.BlockGraph) -> frozenset[str]:
         """Dims of the exponential: along others its shift is the same."""
         types = kernel_types(self.graph)
-        if isinstance(own, BlockGraph):
+        if isinstance(own, ir.BlockGraph):
             types = block_types(own, types)
         return frozenset(types[self.result].names)
 
@@ -234,7 +209,7 @@ class _Walk:
         for number, node in enumerate(self.graph.nodes):
             if number < self.number:
                 continue
-            if isinstance(node, Apply):
+            if isinstance(node, ir.Apply):
                 self._kernel(number, node, degrees)
             else:
                 self._block(number, node)
@@ -242,7 +217,7 @@ class _Walk:
             raise NotHomogeneousError
         return self.found
 
-    def _kernel(self, number: int, node: Apply, degrees: dict[str, Degree]) -> None:
+    def _kernel(self, number: int, node: ir.Apply, degrees: dict[str, Degree]) -> None:
         degree = 1 if number == self.number else applied(node, degrees)
         if any(degrees.get(v) for v in node.values) and node.across:
             if not self.whole:
@@ -251,11 +226,11 @@ class _Walk:
         if degree:
             degrees[node.result] = degree
 
-    def _block(self, number: int, block: BlockGraph) -> None:
+    def _block(self, number: int, block: ir.BlockGraph) -> None:
         degrees: dict[str, Degree] = {}
         for node in block.nodes:
             degree = self._node(node, block, degrees, number)
-            if isinstance(node, Store):
+            if isinstance(node, ir.Store):
                 if degree:
                     self.found.kernel_degrees[node.result] = degree
             else:
@@ -265,31 +240,33 @@ class _Walk:
 
     def _node(
         self,
-        node: BlockNode,
-        block: BlockGraph,
+        node: ir.BlockNode,
+        block: ir.BlockGraph,
         degrees: dict[str, Degree],
         number: int,
     ) -> Degree:
         match node:
-            case Load():
+            case ir.Load():
                 degree = self.found.kernel_degrees.get(node.source, 0)
-                looped = {d.name for d in dims_of(node.axes) if d.loop}
+                looped = {d.name for d in ir.dims_of(node.axes) if d.loop}
                 if degree and looped & self.parts:
                     raise NotHomogeneousError
                 return degree
-            case Apply() if node.op is LOG and (taken := degrees.get(node.values[0])):
+            case ir.Apply() if node.op is table.LOG and (
+                taken := degrees.get(node.values[0])
+            ):
                 self.found.logarithms.setdefault(number, {})[node.result] = taken
                 return 0
-            case Apply():
+            case ir.Apply():
                 degree = applied(node, degrees)
                 if any(degrees.get(v) for v in node.values):
                     self._summed(node.across, number)
                 return degree
-            case Accumulate():
+            case ir.Accumulate():
                 return self._accumulated(node, block, degrees, number)
-            case RunningMax():
+            case ir.RunningMax():
                 return _invariant(degrees[node.operand])
-            case Store():
+            case ir.Store():
                 return degrees[node.operand]
 
     def _summed(self, over: tuple[str, ...], number: int) -> None:
@@ -305,8 +282,8 @@ class _Walk:
 
     def _accumulated(
         self,
-        node: Accumulate,
-        block: BlockGraph,
+        node: ir.Accumulate,
+        block: ir.BlockGraph,
         degrees: dict[str, Degree],
         number: int,
     ) -> Degree:
@@ -326,7 +303,7 @@ class _Walk:
         return degree
 
     def _summed_whole(
-        self, node: Accumulate, block: BlockGraph, degree: Degree
+        self, node: ir.Accumulate, block: ir.BlockGraph, degree: Degree
     ) -> Degree:
         if node.reduction is None or block.loop is None:
             return degree
@@ -618,7 +595,7 @@ class Walk:
             norms = widened(norms, self.squares.get(name, {}))
         self.bounds[name] = Bound(norms, bound.least, bound.square_of)
 
-    def apply(self, node: Apply) -> Bound:
+    def apply(self, node: ir.Apply) -> Bound:
         match node.op.kind:
             case Kind.ELEMENTWISE:
                 algebra = BoundAlgebra(self.dims_of_atom, self.exact)
@@ -653,7 +630,7 @@ class Walk:
         sizes = [self.extents.get(n) for n in names]
         return math.prod(math.inf if s is None else s for s in sizes)
 
-    def _reduction(self, node: Apply) -> Bound:
+    def _reduction(self, node: ir.Apply) -> Bound:
         (value,) = node.values
         bound = self.bounds[value]
         if not node.op.adds:
@@ -670,7 +647,7 @@ class Walk:
             most, least = {**most, atom: 1.0}, {**least, atom: 1.0}
         return Bound({ALL: most}, least)
 
-    def _note_atom(self, node: Apply, squared: Bound, slack: float) -> None:
+    def _note_atom(self, node: ir.Apply, squared: Bound, slack: float) -> None:
         over = frozenset(node.over)
         self.dims_of_atom[node.result] = frozenset(self.types[node.result].names)
         root = frozenset({(node.result, HALF)})
@@ -680,7 +657,7 @@ class Walk:
                     self.exact.add(node.result)
                 self.squares.setdefault(name, {})[over] = {root: math.sqrt(slack)}
 
-    def _contraction(self, node: Apply) -> Bound:
+    def _contraction(self, node: ir.Apply) -> Bound:
         over, count = frozenset(node.over), self.count(node.over)
         algebra = BoundAlgebra(self.dims_of_atom)
         left, right = (
@@ -709,7 +686,7 @@ class GraphBounds:
         blocks: Those of the values of each block, by its position.
     """
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: ir.KernelGraph) -> None:
         self._types = kernel_types(graph)
         self._extents = derived_extents(graph, graph.extent_of)
         self.kernel: dict[str, Bound] = {}
@@ -723,7 +700,7 @@ class GraphBounds:
             count = prod(known) if len(known) == len(extents) else math.inf
             self.kernel[item.name] = Bound({ALL: {ONE: count}}, {ONE: 0.0})
         for number, node in enumerate(graph.nodes):
-            if isinstance(node, Apply):
+            if isinstance(node, ir.Apply):
                 self._apply(node)
             else:
                 self._block(number, node)
@@ -731,7 +708,7 @@ class GraphBounds:
     def _walk(self, types: Mapping[str, TensorType]) -> Walk:
         return Walk(types, self._extents)
 
-    def _apply(self, node: Apply) -> None:
+    def _apply(self, node: ir.Apply) -> None:
         walk = self._walk(self._types)
         walk.bounds.update((v, self.kernel[v]) for v in node.values)
         bound = only_numbers(walk.apply(node))
@@ -739,7 +716,7 @@ class GraphBounds:
         walk.note(node.result, rounded(bound, dtype, walk.count))
         self.kernel[node.result] = walk.bounds[node.result]
 
-    def _block(self, number: int, block: BlockGraph) -> None:
+    def _block(self, number: int, block: ir.BlockGraph) -> None:
         walk = self._walk(block_types(block, self._types))
         # Sums of squares may come after what they bound: so they come first.
         for node in (*live(block.made, _sums_of_squares(block)), *block.made):
@@ -747,23 +724,23 @@ class GraphBounds:
         self.blocks[number] = walk.bounds
         for store in block.stores:
             kept = only_numbers(walk.bounds[store.operand])
-            parted = {d.name for d in dims_of(store.axes) if d.grid or d.loop}
+            parted = {d.name for d in ir.dims_of(store.axes) if d.grid or d.loop}
             norms = {d: t for d, t in kept.norms.items() if not d & parted}
             bound = rounded(Bound(norms, kept.least), store.dtype or f32, walk.count)
             self.kernel[store.result] = bound
 
     def _of_node(
         self,
-        node: ValueNode,
-        block: BlockGraph,
+        node: ir.ValueNode,
+        block: ir.BlockGraph,
         walk: Walk,
     ) -> Bound:
         match node:
-            case Load():
+            case ir.Load():
                 return self.kernel[node.source]
-            case Apply():
+            case ir.Apply():
                 return walk.apply(node)
-            case Accumulate() if node.adds and block.loop is not None:
+            case ir.Accumulate() if node.adds and block.loop is not None:
                 bound = walk.bounds[node.operand]
                 extent = self._extents.get(block.loop.dim)
                 count = math.inf if extent is None else parts(extent, block.loop.tile)
@@ -771,18 +748,21 @@ class GraphBounds:
                 most = {ALL: {ONE: bound.magnitude * count * slack}}
                 least = {ONE: bound.smallest / slack}
                 return Bound(most, None if bound.least is None else least)
-            case Accumulate() if block.loop is not None and node.reduction is not None:
+            case ir.Accumulate() if (
+                block.loop is not None and node.reduction is not None
+            ):
                 return _reduced(node.reduction, walk.bounds[node.operand])
-            case Accumulate() | RunningMax():
+            case ir.Accumulate() | ir.RunningMax():
                 return only_numbers(walk.bounds[node.operand])
 
 
-def _sums_of_squares(block: BlockGraph) -> list[str]:
+def _sums_of_squares(block: ir.BlockGraph) -> list[str]:
     """The sums of squares of values."""
     squares = {
         n.result
         for n in block.applies
-        if n.op is SQUARE or (n.op is MUL and n.operands[0] == n.operands[1])
+        if n.op is table.SQUARE
+        or (n.op is table.MUL and n.operands[0] == n.operands[1])
     }
     return [
         n.result
@@ -843,7 +823,7 @@ class Exposed:
 
 
 def needs_no_shift(
-    graph: KernelGraph, number: int, node: Apply, found: Scaling
+    graph: ir.KernelGraph, number: int, node: ir.Apply, found: Scaling
 ) -> Unshifted | None:
     """Why an exponential stays in range without a shift, or None.
 
@@ -864,7 +844,7 @@ def needs_no_shift(
     sound = _in_range(found.kernel_degrees, bounds.kernel, outer)
     for at, degrees in found.block_degrees.items():
         block = graph.nodes[at]
-        assert isinstance(block, BlockGraph)
+        assert isinstance(block, ir.BlockGraph)
         sound &= _in_range(degrees, bounds.blocks[at], block_types(block, outer))
     return Unshifted(node.result, node.values[0], largest) if sound else None
 
@@ -884,7 +864,7 @@ def _in_range(
     return True
 
 
-def shift_row(made: Mapping[str, ValueNode], value: Operand) -> Operator | None:
+def shift_row(made: Mapping[str, ir.ValueNode], value: ir.Operand) -> Operator | None:
     """The row of a value that is made to be subtracted from exponents, or None.
 
     That is what a shift's row gives, so far or in the end, and what joins it with
@@ -893,61 +873,63 @@ def shift_row(made: Mapping[str, ValueNode], value: Operand) -> Operator | None:
     """
     by = made.get(value) if isinstance(value, str) else None
     match by:
-        case RunningMax():
-            return ROWSHIFT
-        case Accumulate():
+        case ir.RunningMax():
+            return table.ROWSHIFT
+        case ir.Accumulate():
             row = shift_row(made, by.operand)
             return row if row is not None and by.reduction is row.shift_of else None
-        case Apply() if by.op.shift_of is not None:
+        case ir.Apply() if by.op.shift_of is not None:
             return by.op
-        case Apply() if any(by.op is row.join for row in shift_rows()):
+        case ir.Apply() if any(by.op is row.join for row in table.shift_rows()):
             rows = (shift_row(made, v) for v in by.values)
             return next((r for r in rows if r is not None and r.join is by.op), None)
-        case Apply() if is_limited(by):
+        case ir.Apply() if is_limited(by):
             return next((shift_row(made, v) for v in by.values), None)
         case _:
             return None
 
 
-def is_limited(node: Apply) -> bool:
+def is_limited(node: ir.Apply) -> bool:
     """Whether a node is a value with a constant as its least or its largest."""
-    return node.op in (MAXIMUM, MINIMUM) and len(node.values) < len(node.operands)
+    return node.op in (table.MAXIMUM, table.MINIMUM) and len(node.values) < len(
+        node.operands
+    )
 
 
-def is_shifted(made: Mapping[str, ValueNode], exponent: str) -> bool:
+def is_shifted(made: Mapping[str, ir.ValueNode], exponent: str) -> bool:
     """Whether an exponent has a shift already.
 
     One that was shifted before it was scaled has: (x - max) / 3 is at most 0 too.  So
     is x - max x whatever else is done with that maximum.
     """
     by = made.get(exponent)
-    if not isinstance(by, Apply):
+    if not isinstance(by, ir.Apply):
         return False
-    if by.op is SUB:
+    if by.op is table.SUB:
         whole, row = by.operands
         largest = made.get(row) if isinstance(row, str) else None
-        if isinstance(largest, Apply) and largest.op is MAX:
+        if isinstance(largest, ir.Apply) and largest.op is table.MAX:
             return largest.operands == (whole,)
         return any(shift_row(made, o) is not None for o in by.operands)
     scaled = _scaled(by)
     return scaled is not None and is_shifted(made, scaled)
 
 
-def _scaled(node: Apply) -> str | None:
+def _scaled(node: ir.Apply) -> str | None:
     """What a node multiplies by a positive constant, or divides by one."""
-    if node.op not in (MUL, DIV):
+    if node.op not in (table.MUL, table.DIV):
         return None
     match node.operands:
         case (str(value), Scalar() as factor):
             positive = 0 < factor.value < math.inf
-        case (Scalar() as factor, str(value)) if node.op is MUL:
+        case (Scalar() as factor, str(value)) if node.op is table.MUL:
             positive = 0 < factor.value < math.inf
         case _:
             return None
     return value if positive else None
 
 
-def unshifted(graph: KernelGraph) -> Iterator[Unshifted]:
+def unshifted(graph: ir.KernelGraph) -> Iterator[Unshifted]:
     """The exponentials of a μGraph that have no shift and need none."""
     for number, node in _all_bare(graph):
         try:
@@ -960,7 +942,7 @@ def unshifted(graph: KernelGraph) -> Iterator[Unshifted]:
                 yield why
 
 
-def exposed(graph: KernelGraph) -> Iterator[Exposed]:
+def exposed(graph: ir.KernelGraph) -> Iterator[Exposed]:
     """The exponentials of a μGraph that are summed, have no shift, and may need one."""
     safe = {(u.result, u.exponent) for u in unshifted(graph)}
     origins = _Origins(graph)
@@ -976,17 +958,17 @@ def exposed(graph: KernelGraph) -> Iterator[Exposed]:
 class _Origins:
     """Where values come from, through the kernels that stored and loaded them."""
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: ir.KernelGraph) -> None:
         self._outer = makers(graph)
         self._blocks = {
             at: makers(node)
             for at, node in enumerate(graph.nodes)
-            if isinstance(node, BlockGraph)
+            if isinstance(node, ir.BlockGraph)
         }
         self._stored = {
             store.result: (at, store.operand)
             for at, node in enumerate(graph.nodes)
-            if isinstance(node, BlockGraph)
+            if isinstance(node, ir.BlockGraph)
             for store in node.stores
         }
 
@@ -999,7 +981,7 @@ class _Origins:
         """
         place = self._origin((number, exponent))
         node = self._node(place)
-        if not isinstance(node, Apply) or node.op is not SUB:
+        if not isinstance(node, ir.Apply) or node.op is not table.SUB:
             return False
         whole, row = node.operands
         if not (isinstance(whole, str) and isinstance(row, str)):
@@ -1011,7 +993,7 @@ class _Origins:
             below = self._maximum_of(largest)
         return largest == self._origin((place[0], whole)) != place
 
-    def _node(self, place: tuple[int, str]) -> ValueNode | None:
+    def _node(self, place: tuple[int, str]) -> ir.ValueNode | None:
         at, name = place
         return self._blocks.get(at, self._outer).get(name)
 
@@ -1020,7 +1002,7 @@ class _Origins:
         at, name = place
         while True:
             node = self._node((at, name)) if at in self._blocks else None
-            if isinstance(node, Load):
+            if isinstance(node, ir.Load):
                 at, name = -1, node.source
             elif node is None and name in self._stored:
                 at, name = self._stored[name]
@@ -1030,13 +1012,15 @@ class _Origins:
     def _maximum_of(self, place: tuple[int, str]) -> tuple[int, str] | None:
         """What a value is the maximum of, within finite numbers; or None."""
         match self._node(place):
-            case Accumulate(operand=operand, reduction=reduction):
-                return (place[0], operand) if reduction is MAX else None
-            case Apply(op=op, operands=operands):
-                limited = op in (MAXIMUM, MINIMUM) and len(set(operands)) > 1
+            case ir.Accumulate(operand=operand, reduction=reduction):
+                return (place[0], operand) if reduction is table.MAX else None
+            case ir.Apply(op=op, operands=operands):
+                limited = (
+                    op in (table.MAXIMUM, table.MINIMUM) and len(set(operands)) > 1
+                )
                 constants = [o for o in operands if isinstance(o, Scalar)]
                 values = [o for o in operands if isinstance(o, str)]
-                largest = op is MAX or op.shift_of is MAX
+                largest = op is table.MAX or op.shift_of is table.MAX
                 if largest or (limited and len(constants) == 1):
                     return place[0], values[0]
                 return None
@@ -1044,48 +1028,51 @@ class _Origins:
                 return None
 
 
-def _is_summed(graph: KernelGraph, number: int, node: Apply) -> bool:
+def _is_summed(graph: ir.KernelGraph, number: int, node: ir.Apply) -> bool:
     """Whether something in proportion to an exponential is summed."""
     kernel: set[str] = set()
     for at, outer in enumerate(graph.nodes):
-        nodes: Sequence[BlockNode] = (
-            (outer,) if isinstance(outer, Apply) else outer.nodes
+        nodes: Sequence[ir.BlockNode] = (
+            (outer,) if isinstance(outer, ir.Apply) else outer.nodes
         )
-        found = kernel if isinstance(outer, Apply) else set[str]()
+        found = kernel if isinstance(outer, ir.Apply) else set[str]()
         for inner in nodes:
             if at == number and inner is node:
                 found.add(node.result)
             elif not found.isdisjoint(operands_of(inner)):
                 if _sums(inner):
                     return True
-                if not isinstance(inner, Apply) or inner.op.term is not Term.FUNCTION:
-                    (kernel if isinstance(inner, Store) else found).add(inner.result)
-            elif isinstance(inner, Load) and inner.source in kernel:
+                if (
+                    not isinstance(inner, ir.Apply)
+                    or inner.op.term is not Term.FUNCTION
+                ):
+                    (kernel if isinstance(inner, ir.Store) else found).add(inner.result)
+            elif isinstance(inner, ir.Load) and inner.source in kernel:
                 found.add(inner.result)
     return False
 
 
-def _sums(node: BlockNode) -> bool:
-    if isinstance(node, Apply):
+def _sums(node: ir.BlockNode) -> bool:
+    if isinstance(node, ir.Apply):
         return node.op.adds
-    return isinstance(node, Accumulate) and node.adds
+    return isinstance(node, ir.Accumulate) and node.adds
 
 
-def bare(level: KernelGraph | BlockGraph) -> list[Apply]:
+def bare(level: ir.KernelGraph | ir.BlockGraph) -> list[ir.Apply]:
     """The exponentials of a level that have no shift."""
     made = makers(level)
     return [
         n
         for n in level.applies
-        if n.op is EXP and n.values and not is_shifted(made, n.values[0])
+        if n.op is table.EXP and n.values and not is_shifted(made, n.values[0])
     ]
 
 
-def _all_bare(graph: KernelGraph) -> Iterator[tuple[int, Apply]]:
+def _all_bare(graph: ir.KernelGraph) -> Iterator[tuple[int, ir.Apply]]:
     """The exponentials without a shift, each behind the number of its kernel."""
     outer = {n.result for n in bare(graph)}
     for number, kernel in enumerate(graph.nodes):
-        if isinstance(kernel, BlockGraph):
+        if isinstance(kernel, ir.BlockGraph):
             yield from ((number, node) for node in bare(kernel))
         elif kernel.result in outer:
             yield number, kernel

@@ -20,34 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, scalar
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.evaluate import NumpyDomain
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Load,
-    Operand,
-    Store,
-    integer_of,
-)
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Array, Kind, Operator, Truth
-from mirage_dsl.ops.table import (
-    ADD,
-    EQUAL,
-    LESS_EQUAL,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    OPERATORS,
-    SUB,
-    WHERE,
-)
 
 # -- Indices ---------------------------------------------------------------------------
 # An index is computed of inputs: `lengths - 1`, `pos % window`, `table[pos // 16]`.
@@ -67,14 +45,14 @@ _NAMES = (
     "min",
 )
 LESS, REMAINDER, FLOOR_DIVIDE, BIT_AND, SHIFT_RIGHT, NEG, MAX, MIN = (
-    OPERATORS[name] for name in _NAMES
+    table.OPERATORS[name] for name in _NAMES
 )
 _CONVERSIONS = frozenset(
-    op for name, op in OPERATORS.items() if name.startswith(("to_i", "to_u"))
+    op for name, op in table.OPERATORS.items() if name.startswith(("to_i", "to_u"))
 )
 
 
-_EXTREMES = (MAXIMUM, MINIMUM)
+_EXTREMES = (table.MAXIMUM, table.MINIMUM)
 _MOST_TRIED = 1 << 16
 """Numbers of which it is computed whether they will do as an index."""
 _FEW_INDICES = 8
@@ -129,7 +107,7 @@ class Limit:
         return self.start >= self.stop
 
 
-def index_limits(graph: KernelGraph) -> dict[str, Limit]:
+def index_limits(graph: ir.KernelGraph) -> dict[str, Limit]:
     """By input of integers, what an index made of it may be; extents have to be known.
 
     Negative ones count from the end, unless a choice puts others in their place.  Where
@@ -142,13 +120,13 @@ def index_limits(graph: KernelGraph) -> dict[str, Limit]:
 
 
 @lru_cache(maxsize=64)
-def _index_limits(graph: KernelGraph) -> Mapping[str, Limit]:
+def _index_limits(graph: ir.KernelGraph) -> Mapping[str, Limit]:
     found = _Limits(graph).found
     items = [item for item in graph.inputs if item.name in found]
     return {item.name: _tried(graph, item, found[item.name]) for item in items}
 
 
-def _tried(graph: KernelGraph, item: Input, limit: Limit) -> Limit:
+def _tried(graph: ir.KernelGraph, item: ir.Input, limit: Limit) -> Limit:
     """A limit, with the numbers that will do where not all within it seem to."""
     least = max(limit.start, int(item.type.dtype.min))
     most = min(limit.stop - 1, int(item.type.dtype.max))
@@ -164,7 +142,7 @@ def _tried(graph: KernelGraph, item: Input, limit: Limit) -> Limit:
     return replace(limit, among=tuple(sorted(inside | further)))
 
 
-def indexed_too_short(graph: KernelGraph) -> dict[str, int]:
+def indexed_too_short(graph: ir.KernelGraph) -> dict[str, int]:
     """By dim that is indexed, how many elements it lacks for all indices to be inside.
 
     `p` and `p + 9` are both inside of no axis of less than ten elements, nor are ten
@@ -193,7 +171,7 @@ class Compared:
     second: frozenset[str]
 
 
-def compared_positions(graph: KernelGraph) -> list[Compared]:
+def compared_positions(graph: ir.KernelGraph) -> list[Compared]:
     """The comparisons of positions outside of blocks; extents have to be known."""
     limits = _Limits(graph)
     found = map(limits.compared, graph.applies)
@@ -220,7 +198,7 @@ class AllTurns:
         return bool(self.made) or any(self.inputs)
 
 
-def turns_of(program: KernelGraph, candidate: KernelGraph) -> AllTurns:
+def turns_of(program: ir.KernelGraph, candidate: ir.KernelGraph) -> AllTurns:
     """Where what one of two graphs of one interface computes of integers turns.
 
     That is beside numbers and positions that integers are compared with, where they
@@ -239,7 +217,7 @@ def turns_of(program: KernelGraph, candidate: KernelGraph) -> AllTurns:
     )
 
 
-def turn_elsewhere(program: KernelGraph, candidate: KernelGraph) -> bool:
+def turn_elsewhere(program: ir.KernelGraph, candidate: ir.KernelGraph) -> bool:
     """Whether indices turn beside other numbers in a candidate than in its program.
 
     Extents have to be known.
@@ -252,7 +230,7 @@ def turn_elsewhere(program: KernelGraph, candidate: KernelGraph) -> bool:
     )
 
 
-def numbers_of_found(graph: KernelGraph) -> frozenset[range]:
+def numbers_of_found(graph: ir.KernelGraph) -> frozenset[range]:
     """Beside which numbers positions turn that data choose, as of the largest element.
 
     Draws can not bring such positions there.  Extents have to be known.
@@ -262,13 +240,13 @@ def numbers_of_found(graph: KernelGraph) -> frozenset[range]:
     limits = _Limits(graph)
     types = {0: kernel_types(graph)}
     for number, node in enumerate(graph.nodes, 1):
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             types[number] = block_types(node, types[0])
     return frozenset(limits.found_beside(types))
 
 
 @lru_cache(maxsize=32)
-def _turns(graph: KernelGraph) -> AllTurns:
+def _turns(graph: ir.KernelGraph) -> AllTurns:
     """Those of one graph, wherever its formats end."""
     found = _Limits(graph).turns()
     return AllTurns(
@@ -278,7 +256,7 @@ def _turns(graph: KernelGraph) -> AllTurns:
 
 
 def _inside(
-    program: KernelGraph, item: Input, turns: set[range], limit: Limit | None
+    program: ir.KernelGraph, item: ir.Input, turns: set[range], limit: Limit | None
 ) -> Turns:
     """What of the numbers an input may be."""
     dtype = item.type.dtype
@@ -301,7 +279,7 @@ def _cut(turns: set[range], least: int, most: int) -> set[range]:
 
 
 def brought_inside(
-    graph: KernelGraph, item: Input, numbers: Sequence[int]
+    graph: ir.KernelGraph, item: ir.Input, numbers: Sequence[int]
 ) -> frozenset[int]:
     """Which numbers a graph brings inside of all that it indexes by what they give.
 
@@ -325,7 +303,7 @@ class _OfNumbers:
         made: What is computed of them.
     """
 
-    def __init__(self, graph: KernelGraph, numbers: NDArray[Any]) -> None:
+    def __init__(self, graph: ir.KernelGraph, numbers: NDArray[Any]) -> None:
         self.numbers = numbers
         self.inside = np.ones(len(numbers), np.bool_)
         self.made: dict[str, NDArray[Any]] = {}
@@ -334,12 +312,12 @@ class _OfNumbers:
         self._extents = {n: e for n, e in extents.items() if e is not None}
         self._domain = NumpyDomain()
 
-    def read(self, node: KernelNode) -> None:
+    def read(self, node: ir.KernelNode) -> None:
         """Take account of a node."""
-        read = set(node.sources if isinstance(node, BlockGraph) else node.values)
+        read = set(node.sources if isinstance(node, ir.BlockGraph) else node.values)
         if read.isdisjoint(self.made.keys() | self._others):
             return
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             # It may index by them.
             self.inside[:] = False
             return
@@ -349,7 +327,7 @@ class _OfNumbers:
         else:
             self._others.add(node.result)
 
-    def _index(self, node: Apply) -> None:
+    def _index(self, node: ir.Apply) -> None:
         _, size = _indexed_axis(node, self._extents)
         index = node.values[-1]
         if size is not None and index in self._others:
@@ -357,7 +335,7 @@ class _OfNumbers:
         elif size is not None and index in self.made:
             self.inside &= (-size <= self.made[index]) & (self.made[index] < size)
 
-    def _computed(self, node: Apply) -> NDArray[Any]:
+    def _computed(self, node: ir.Apply) -> NDArray[Any]:
         operands = [
             self.made[o]
             if isinstance(o, str)
@@ -369,14 +347,14 @@ class _OfNumbers:
         return self._domain.elementwise(node.op, operands)
 
 
-def _of_elements(node: Apply) -> bool:
+def _of_elements(node: ir.Apply) -> bool:
     """Whether each element of a result is made of one of each operand, of integers."""
     kinds = (Kind.ELEMENTWISE, Kind.VIEW)
     return node.op.kind in kinds and "dtype" not in node.op.attributes
 
 
 def _indexed_axis(
-    node: Apply, extents: Mapping[str, int | None]
+    node: ir.Apply, extents: Mapping[str, int | None]
 ) -> tuple[str, int | None]:
     """The dim that a node has indices of, if it has a name, and its extent."""
     if node.op.indexed:
@@ -398,7 +376,7 @@ class _Limits:
     all positions of other dims that they are indexed by to be inside.
     """
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: ir.KernelGraph) -> None:
         self._types = kernel_types(graph)
         self._extents = derived_extents(graph, graph.extent_of)
         self._inputs = {i.name for i in graph.inputs}
@@ -407,7 +385,7 @@ class _Limits:
             for i in graph.indices
             if all(self._extents[d.name] is not None for d in i.axis)
         }
-        self._made: dict[tuple[int, str], tuple[int, BlockNode]] = {}
+        self._made: dict[tuple[int, str], tuple[int, ir.BlockNode]] = {}
         self.found: dict[str, Limit] = {}
         self._conversions: dict[str, Limit] = {}
         self._choosing = False
@@ -417,12 +395,12 @@ class _Limits:
         self._indexed: dict[str, set[str]] = {}
         self._nodes = tuple(_levels(graph))
         for level, node in self._nodes:
-            self._made[0 if isinstance(node, Store) else level, node.result] = (
+            self._made[0 if isinstance(node, ir.Store) else level, node.result] = (
                 level,
                 node,
             )
         for level, node in self._nodes:
-            if isinstance(node, Apply):
+            if isinstance(node, ir.Apply):
                 self._index(level, node)
 
     def found_beside(self, types: Mapping[int, Mapping[str, TensorType]]) -> set[range]:
@@ -462,13 +440,13 @@ class _Limits:
         return turns
 
     @property
-    def _compared(self) -> Iterator[tuple[int, Operand, Operand, Limit]]:
+    def _compared(self) -> Iterator[tuple[int, ir.Operand, ir.Operand, Limit]]:
         """Values that are compared, with what, and what is close to that.
 
         Of two of which nothing is known either is close to some numbers.
         """
         for level, node in self._nodes:
-            if not isinstance(node, Apply) or len(node.operands) != 2:
+            if not isinstance(node, ir.Apply) or len(node.operands) != 2:
                 continue
             if node.op.truth is not Truth.COMPARES and node.op not in _EXTREMES:
                 continue
@@ -479,7 +457,7 @@ class _Limits:
                 for least, most in both if near is None else [near]:
                     yield level, operand, other, Limit(least - 1, most + 2)
 
-    def _index(self, level: int, node: Apply) -> None:
+    def _index(self, level: int, node: ir.Apply) -> None:
         """What an index has to be within, if a node has one."""
         if not node.op.indexed and node.op.kind is not Kind.GATHER:
             return
@@ -490,7 +468,7 @@ class _Limits:
             self._reach(level, choice or index, extent)
             self._hold(level, index, Limit(0 if choice else -extent, extent))
 
-    def _reach(self, level: int, index: Operand, extent: int) -> None:
+    def _reach(self, level: int, index: ir.Operand, extent: int) -> None:
         """Note how far an index lies outside, whatever the inputs are.
 
         Of positions all have to be inside, and so has what is clamped where several
@@ -504,18 +482,18 @@ class _Limits:
         if by > 0:
             self.lacking[self._dim] = max(self.lacking.get(self._dim, 0), int(by))
 
-    def _is_of_one(self, level: int, value: Operand) -> bool:
+    def _is_of_one(self, level: int, value: ir.Operand) -> bool:
         """Whether each element is made of one element of an input, and of no other."""
         if isinstance(value, Scalar) or value in self._positions:
             return False
         level, node = self._made.get((level, value), (level, None))
-        if isinstance(node, Load):
+        if isinstance(node, ir.Load):
             return self._is_of_one(0, node.source)
-        if not isinstance(node, Apply) or node.op.kind is Kind.GATHER:
+        if not isinstance(node, ir.Apply) or node.op.kind is Kind.GATHER:
             return True
         return len(node.values) == 1 and self._is_of_one(level, node.values[0])
 
-    def _ends(self, level: int, value: Operand) -> tuple[float, float]:
+    def _ends(self, level: int, value: ir.Operand) -> tuple[float, float]:
         """The least and the largest that a value can be, as far as clamps tell."""
         known = self._range(level, value)
         where, node = (level, None) if known else self._maker_of(level, value)
@@ -523,47 +501,47 @@ class _Limits:
             return known or (-math.inf, math.inf)
         if node.op in _CONVERSIONS or node.op.kind is Kind.VIEW:
             return self._ends(where, node.operands[0])
-        if node.op not in (ADD, SUB, *_EXTREMES):
+        if node.op not in (table.ADD, table.SUB, *_EXTREMES):
             return -math.inf, math.inf
         (a, b), (c, d) = (self._ends(where, o) for o in node.operands)
-        if node.op is ADD:
+        if node.op is table.ADD:
             return a + c, b + d
-        if node.op is SUB:
+        if node.op is table.SUB:
             return a - d, b - c
-        one = max if node.op is MAXIMUM else min
+        one = max if node.op is table.MAXIMUM else min
         return one(a, c), one(b, d)
 
-    def _maker_of(self, level: int, value: Operand) -> tuple[int, Apply | None]:
+    def _maker_of(self, level: int, value: ir.Operand) -> tuple[int, ir.Apply | None]:
         """What makes a value, and at which level; looked for behind loads too."""
         if isinstance(value, Scalar):
             return level, None
         where, node = self._made.get((level, value), (level, None))
-        if isinstance(node, Load):
+        if isinstance(node, ir.Load):
             return self._maker_of(0, node.source)
-        return where, node if isinstance(node, Apply) else None
+        return where, node if isinstance(node, ir.Apply) else None
 
-    def compared(self, node: Apply) -> Compared | None:
+    def compared(self, node: ir.Apply) -> Compared | None:
         """What is known of a comparison of positions."""
-        if node.op not in (LESS, LESS_EQUAL, EQUAL):
+        if node.op not in (LESS, table.LESS_EQUAL, table.EQUAL):
             return None
         first, second = (self._range(0, o) for o in node.operands)
         if first is None or second is None:
             return None
-        below = second[0] - first[1] + (node.op is LESS_EQUAL)
+        below = second[0] - first[1] + (node.op is table.LESS_EQUAL)
         above = first[0] - second[1] + (node.op is LESS)
         ours, theirs = map(self._lengthening, node.operands)
         return Compared(node.result, below, above, ours - theirs, theirs - ours)
 
-    def _lengthening(self, operand: Operand) -> frozenset[str]:
+    def _lengthening(self, operand: ir.Operand) -> frozenset[str]:
         """The dims that make positions, or a number, reach further."""
         if isinstance(operand, Scalar):
             return frozenset(name for name, _ in operand.extents)
         return frozenset(self._types[operand].names)
 
-    def _without_negative(self, level: int, index: str) -> Operand | None:
+    def _without_negative(self, level: int, index: str) -> ir.Operand | None:
         """What an index is made of where a number replaces what of it is below 0."""
         choice = self._maker(level, index)
-        if choice is None or choice.op is not WHERE:
+        if choice is None or choice.op is not table.WHERE:
             return None
         holds, number, value = choice.operands
         test = self._maker(level, str(holds))
@@ -572,11 +550,11 @@ class _Limits:
         replaced = test.operands == (value, scalar(0)) and isinstance(number, Scalar)
         return value if replaced else None
 
-    def _maker(self, level: int, value: str) -> Apply | None:
+    def _maker(self, level: int, value: str) -> ir.Apply | None:
         _, node = self._made.get((level, value), (level, None))
-        return node if isinstance(node, Apply) else None
+        return node if isinstance(node, ir.Apply) else None
 
-    def _hold(self, level: int, value: Operand, limit: Limit) -> None:
+    def _hold(self, level: int, value: ir.Operand, limit: Limit) -> None:
         """Limit what a value is made of, so that it is within a limit."""
         if isinstance(value, Scalar):
             return
@@ -586,13 +564,13 @@ class _Limits:
                 if self._choosing and value in self._positions:
                     self._conversions[_FOUND] = limit
                 self._input(value, limit)
-            case Load():
+            case ir.Load():
                 self._hold(0, node.source, limit)
-            case Accumulate() if node.reduction is not None and not node.adds:
+            case ir.Accumulate() if node.reduction is not None and not node.adds:
                 self._chosen(where, node.operand, limit)
-            case Store() | Accumulate():
+            case ir.Store() | ir.Accumulate():
                 self._hold(where, node.operand, limit)
-            case Apply():
+            case ir.Apply():
                 self._within(where, node, limit)
             case _:
                 pass
@@ -614,7 +592,7 @@ class _Limits:
             else replace(both, period=known.period if same else 0)
         )
 
-    def _within(self, level: int, node: Apply, limit: Limit) -> None:
+    def _within(self, level: int, node: ir.Apply, limit: Limit) -> None:
         """Limit the operands of an operator, so that its result is within a limit."""
         op, operands = node.op, node.operands
         if op.kind is Kind.LIBRARY:
@@ -624,14 +602,14 @@ class _Limits:
         else:
             self._within_elements(level, node, limit)
 
-    def _within_elements(self, level: int, node: Apply, limit: Limit) -> None:
+    def _within_elements(self, level: int, node: ir.Apply, limit: Limit) -> None:
         """The same of what moves elements, or computes each of its own operands."""
         op, operands = node.op, node.operands
-        if op in (ADD, SUB):
-            self._sum(level, operands, limit, -1 if op is SUB else 1)
+        if op in (table.ADD, table.SUB):
+            self._sum(level, operands, limit, -1 if op is table.SUB else 1)
         elif op is NEG:
             self._hold(level, operands[0], Limit(1 - limit.stop, 1 - limit.start))
-        elif op is WHERE:
+        elif op is table.WHERE:
             self._either(level, operands[1:], limit)
         elif op in _CONVERSIONS:
             self._conversions[_MADE] = limit
@@ -644,13 +622,13 @@ class _Limits:
         elif op.kind is Kind.ELEMENTWISE and op.truth is not Truth.COMPARES:
             self._by_number(level, op, operands, limit)
 
-    def _chosen(self, level: int, value: Operand, limit: Limit) -> None:
+    def _chosen(self, level: int, value: ir.Operand, limit: Limit) -> None:
         """Limit what one element is taken of, by its size."""
         before, self._choosing = self._choosing, True
         self._hold(level, value, limit)
         self._choosing = before
 
-    def _either(self, level: int, operands: Sequence[Operand], limit: Limit) -> None:
+    def _either(self, level: int, operands: Sequence[ir.Operand], limit: Limit) -> None:
         """Operands of which one is chosen: what either of them may be made of."""
         before, ways = self.found, list[dict[str, Limit]]()
         for operand in operands:
@@ -664,17 +642,17 @@ class _Limits:
             self._input(name, replace(found[0], start=start, stop=stop))
 
     def _by_number(
-        self, level: int, op: Operator, operands: Sequence[Operand], limit: Limit
+        self, level: int, op: Operator, operands: Sequence[ir.Operand], limit: Limit
     ) -> None:
         """Where one operand is a number that is known."""
-        value, number = operands[0], integer_of(operands[-1], self._extents)
-        if op is MUL and number is None:
-            value, number = operands[-1], integer_of(operands[0], self._extents)
-        if number is None or (number <= 0 and op not in (MAXIMUM, MINIMUM)):
+        value, number = operands[0], ir.integer_of(operands[-1], self._extents)
+        if op is table.MUL and number is None:
+            value, number = operands[-1], ir.integer_of(operands[0], self._extents)
+        if number is None or (number <= 0 and op not in (table.MAXIMUM, table.MINIMUM)):
             for operand in operands:
                 self._hold(level, operand, limit)
             return
-        if op is MUL:
+        if op is table.MUL:
             limit = limit.divided(number)
         elif op in (FLOOR_DIVIDE, SHIFT_RIGHT):
             limit = limit.times(number if op is FLOOR_DIVIDE else 1 << min(number, 63))
@@ -684,14 +662,14 @@ class _Limits:
             if (within.start, within.stop) == (0, period):
                 return
             limit = limit if within.is_empty else within
-        elif op is MINIMUM and number < limit.stop:
+        elif op is table.MINIMUM and number < limit.stop:
             limit = replace(limit, stop=_MANY)
-        elif op is MAXIMUM and number >= limit.start:
+        elif op is table.MAXIMUM and number >= limit.start:
             limit = replace(limit, start=-_MANY)
         self._hold(level, value, limit)
 
     def _sum(
-        self, level: int, operands: Sequence[Operand], limit: Limit, sign: int
+        self, level: int, operands: Sequence[ir.Operand], limit: Limit, sign: int
     ) -> None:
         """Both operands of a sum, or of a difference."""
         known = [self._range(level, o) for o in operands]
@@ -714,9 +692,9 @@ class _Limits:
             if known[at] is None:
                 self._hold(level, operand, own)
 
-    def _range(self, level: int, value: Operand) -> tuple[int, int] | None:
+    def _range(self, level: int, value: ir.Operand) -> tuple[int, int] | None:
         """The least and the largest that a value can be, where that is known."""
-        number = integer_of(value, self._extents)
+        number = ir.integer_of(value, self._extents)
         if number is not None:
             return number, number
         if isinstance(value, Scalar):
@@ -724,11 +702,11 @@ class _Limits:
         if value in self._positions:
             return 0, self._positions[value] - 1
         where, node = self._made.get((level, value), (level, None))
-        if isinstance(node, Load):
+        if isinstance(node, ir.Load):
             return self._range(0, node.source)
-        if not isinstance(node, Apply):
+        if not isinstance(node, ir.Apply):
             return None
-        last = integer_of(node.operands[-1], self._extents)
+        last = ir.integer_of(node.operands[-1], self._extents)
         if node.op is REMAINDER and last is not None and last > 0:
             return 0, last - 1
         if node.op is BIT_AND and last is not None and last >= 0:
@@ -740,27 +718,27 @@ class _Limits:
             return self._range(where, node.operands[0])
         return self._range_of_both(where, node)
 
-    def _range_of_both(self, level: int, node: Apply) -> tuple[int, int] | None:
-        if node.op not in (ADD, SUB, MUL, *_EXTREMES):
+    def _range_of_both(self, level: int, node: ir.Apply) -> tuple[int, int] | None:
+        if node.op not in (table.ADD, table.SUB, table.MUL, *_EXTREMES):
             return None
         found = [self._range(level, o) for o in node.operands]
         if found[0] is None or found[1] is None:
             return None
         if node.op in _EXTREMES:
-            one = max if node.op is MAXIMUM else min
+            one = max if node.op is table.MAXIMUM else min
             return one(found[0][0], found[1][0]), one(found[0][1], found[1][1])
-        if node.op is ADD:
+        if node.op is table.ADD:
             return found[0][0] + found[1][0], found[0][1] + found[1][1]
-        if node.op is SUB:
+        if node.op is table.SUB:
             return found[0][0] - found[1][1], found[0][1] - found[1][0]
         ends = [a * b for a in found[0] for b in found[1]]
         return min(ends), max(ends)
 
 
-def _levels(graph: KernelGraph) -> Iterator[tuple[int, BlockNode]]:
+def _levels(graph: ir.KernelGraph) -> Iterator[tuple[int, ir.BlockNode]]:
     """All nodes with the number of their level: 0, or one for each block."""
     for number, node in enumerate(graph.nodes, 1):
-        if isinstance(node, Apply):
+        if isinstance(node, ir.Apply):
             yield 0, node
         else:
             yield from ((number, inner) for inner in node.nodes)

@@ -28,17 +28,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from mirage_dsl.core.types import MemorySpace, Scalar, TensorType
-from mirage_dsl.ir.graph import (
-    JOINED,
-    Accumulate,
-    Apply,
-    BlockGraph,
-    KernelGraph,
-    Load,
-    Operand,
-    Schedule,
-    stages_of,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind
 
@@ -69,7 +59,7 @@ class Pattern:
         return self._hash
 
 
-Bound = Mapping[Pattern | str, Operand | tuple[str, ...]]
+Bound = Mapping[Pattern | str, ir.Operand | tuple[str, ...]]
 """What stands for each part of a pattern; the reduced dims go by the name `over`."""
 
 
@@ -399,7 +389,9 @@ FUNCTIONS: Sequence[Function] = (
 # -- Matching --------------------------------------------------------------------------
 
 
-def calls(graph: KernelGraph, types: Mapping[str, TensorType]) -> dict[str, FusedCall]:
+def calls(
+    graph: ir.KernelGraph, types: Mapping[str, TensorType]
+) -> dict[str, FusedCall]:
     """The calls that stand for several operators, by their result."""
     if sum(not n.is_view for n in graph.applies) < 2:
         return {}
@@ -407,7 +399,7 @@ def calls(graph: KernelGraph, types: Mapping[str, TensorType]) -> dict[str, Fuse
     found: dict[str, FusedCall] = {}
     taken: set[str] = set()
     for node in reversed(graph.nodes):
-        if isinstance(node, Apply) and node.result not in taken:
+        if isinstance(node, ir.Apply) and node.result not in taken:
             call = search.best(node)
             if call is not None and not call.inner & taken:
                 found[node.result] = call
@@ -418,18 +410,18 @@ def calls(graph: KernelGraph, types: Mapping[str, TensorType]) -> dict[str, Fuse
 class _Matching:
     """Looks for patterns in one graph."""
 
-    def __init__(self, graph: KernelGraph, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, graph: ir.KernelGraph, types: Mapping[str, TensorType]) -> None:
         self._types = types
         self._made = makers(graph)
         # Those who see each value; the blocks and the caller have no name.
         self._users = {
-            value: {n.result if isinstance(n, Apply) else "" for n in nodes}
+            value: {n.result if isinstance(n, ir.Apply) else "" for n in nodes}
             for value, nodes in users(graph.nodes).items()
         }
         for item in graph.returns:
             self._users.setdefault(item.value, set()).add("")
 
-    def best(self, node: Apply) -> FusedCall | None:
+    def best(self, node: ir.Apply) -> FusedCall | None:
         """The call of most operators that ends with a node."""
         for name, pattern, fits in FUNCTIONS:
             if pattern.op != node.op.name:
@@ -460,7 +452,7 @@ class _Matching:
         return len({self._types[v].dtype for v in values}) == 1
 
     def _matches(
-        self, pattern: Pattern | str, operand: Operand, bound: Bound
+        self, pattern: Pattern | str, operand: ir.Operand, bound: Bound
     ) -> Iterator[Bound]:
         """Ways in which an operand is what a pattern says."""
         if pattern in bound:
@@ -475,7 +467,9 @@ class _Matching:
             if node is not None and node.op.name == pattern.op:
                 yield from self._of_node(pattern, node, bound)
 
-    def _of_node(self, pattern: Pattern, node: Apply, bound: Bound) -> Iterator[Bound]:
+    def _of_node(
+        self, pattern: Pattern, node: ir.Apply, bound: Bound
+    ) -> Iterator[Bound]:
         if node.op.kind is Kind.REDUCTION:
             if bound.get("over", node.over) != node.over:
                 return
@@ -488,7 +482,10 @@ class _Matching:
             yield from self._all(pattern.operands, operands, bound)
 
     def _all(
-        self, patterns: Sequence[Pattern | str], operands: Sequence[Operand], b: Bound
+        self,
+        patterns: Sequence[Pattern | str],
+        operands: Sequence[ir.Operand],
+        b: Bound,
     ) -> Iterator[Bound]:
         if not patterns:
             yield b
@@ -500,7 +497,7 @@ class _Matching:
 # -- Kernels that wait -----------------------------------------------------------------
 
 
-def launched_early(graph: KernelGraph, *, first: bool = False) -> KernelGraph:
+def launched_early(graph: ir.KernelGraph, *, first: bool = False) -> ir.KernelGraph:
     """Every kernel may start before the one ahead of it has ended.
 
     Args:
@@ -508,25 +505,27 @@ def launched_early(graph: KernelGraph, *, first: bool = False) -> KernelGraph:
         first: Also the first one, which is then ahead of what a call follows.
     """
 
-    def early(block: BlockGraph) -> Schedule:
+    def early(block: ir.BlockGraph) -> ir.Schedule:
         waits = first or block is not graph.blocks[0]
         return replace(block.schedule, pdl=True) if waits else block.schedule
 
     return graph.with_schedules(early)
 
 
-def launched_in_turn(graph: KernelGraph) -> KernelGraph:
+def launched_in_turn(graph: ir.KernelGraph) -> ir.KernelGraph:
     """No kernel starts before the one ahead of it has ended."""
     return graph.with_schedules(lambda b: replace(b.schedule, pdl=False, prefetch=0))
 
 
-def behind_kernels(graph: KernelGraph) -> Iterator[tuple[BlockGraph, AbstractSet[str]]]:
+def behind_kernels(
+    graph: ir.KernelGraph,
+) -> Iterator[tuple[ir.BlockGraph, AbstractSet[str]]]:
     """Block graphs that follow another one, each with what the μGraph made so far."""
     made: set[str] = set()
     ahead = None
     for node in graph.nodes:
-        if isinstance(node, BlockGraph):
-            if isinstance(ahead, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
+            if isinstance(ahead, ir.BlockGraph):
                 yield node, frozenset(made)
             made.update(node.results)
         elif not node.is_view or made.intersection(node.values):
@@ -534,7 +533,7 @@ def behind_kernels(graph: KernelGraph) -> Iterator[tuple[BlockGraph, AbstractSet
         ahead = node
 
 
-def after_wait(block: BlockGraph, made: AbstractSet[str]) -> frozenset[str] | None:
+def after_wait(block: ir.BlockGraph, made: AbstractSet[str]) -> frozenset[str] | None:
     """The values outside of the loop that need what kernels of the μGraph made.
 
     Args:
@@ -548,15 +547,15 @@ def after_wait(block: BlockGraph, made: AbstractSet[str]) -> frozenset[str] | No
     """
     if not block.schedule.pdl:
         return None
-    stages = stages_of(block)
+    stages = ir.stages_of(block)
     late: set[str] = set()
     for node in block.nodes:
         match node:
-            case Load():
+            case ir.Load():
                 needs = node.source in made
-            case Apply():
+            case ir.Apply():
                 needs = not late.isdisjoint(node.values)
-            case Accumulate() if node.kind == JOINED and block.loop is not None:
+            case ir.Accumulate() if node.kind == ir.JOINED and block.loop is not None:
                 # What is concatenated over the loop is stored in it.
                 return None
             case _:
@@ -568,7 +567,7 @@ def after_wait(block: BlockGraph, made: AbstractSet[str]) -> frozenset[str] | No
     return frozenset(late)
 
 
-def loads_beside(block: BlockGraph, made: AbstractSet[str]) -> tuple[Load, ...]:
+def loads_beside(block: ir.BlockGraph, made: AbstractSet[str]) -> tuple[ir.Load, ...]:
     """Matrices that a loop reads which has to wait, though these are there already.
 
     Args:
@@ -578,7 +577,7 @@ def loads_beside(block: BlockGraph, made: AbstractSet[str]) -> tuple[Load, ...]:
     schedule = block.schedule
     if not schedule.pdl or block.loop is None or after_wait(block, made) is not None:
         return ()
-    stages = stages_of(block)
+    stages = ir.stages_of(block)
     return tuple(
         n
         for n in block.loads
@@ -589,17 +588,17 @@ def loads_beside(block: BlockGraph, made: AbstractSet[str]) -> tuple[Load, ...]:
     )
 
 
-def asked_ahead(block: BlockGraph, made: AbstractSet[str]) -> tuple[Load, ...]:
+def asked_ahead(block: ir.BlockGraph, made: AbstractSet[str]) -> tuple[ir.Load, ...]:
     """Those of them whose first tiles are asked for before the wait."""
     return loads_beside(block, made) if block.schedule.prefetch else ()
 
 
-def has_work_ahead(block: BlockGraph, made: AbstractSet[str]) -> bool:
+def has_work_ahead(block: ir.BlockGraph, made: AbstractSet[str]) -> bool:
     """Whether a kernel has something to do before it waits for the kernel ahead."""
     return runs_ahead(block, made) or bool(asked_ahead(block, made))
 
 
-def runs_ahead(block: BlockGraph, made: AbstractSet[str]) -> bool:
+def runs_ahead(block: ir.BlockGraph, made: AbstractSet[str]) -> bool:
     """Whether a kernel runs its loop before it waits for the kernel ahead."""
     return block.loop is not None and after_wait(block, made) is not None
 
@@ -618,26 +617,27 @@ class LaunchedBlock:
         made: What kernels before it made; None where there is none ahead.
     """
 
-    block: BlockGraph
+    block: ir.BlockGraph
     announced: Announced
     made: AbstractSet[str] | None
 
 
-def launches(graph: KernelGraph) -> Iterator[LaunchedBlock]:
+def launches(graph: ir.KernelGraph) -> Iterator[LaunchedBlock]:
     """The graph-defined kernels of a μGraph in launch order."""
     behind = dict(behind_kernels(graph))
     for node, following in zip_longest(graph.nodes, graph.nodes[1:]):
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             yield LaunchedBlock(node, _announced(following, behind), behind.get(node))
 
 
 def _announced(
-    following: Apply | BlockGraph | None, behind: Mapping[BlockGraph, AbstractSet[str]]
+    following: ir.Apply | ir.BlockGraph | None,
+    behind: Mapping[ir.BlockGraph, AbstractSet[str]],
 ) -> Announced:
     """When the next kernel may start: at once, if it has work before it waits.
 
     Otherwise not before this one's loop is over: blocks that only wait hold resources.
     """
-    if not isinstance(following, BlockGraph) or not following.schedule.pdl:
+    if not isinstance(following, ir.BlockGraph) or not following.schedule.pdl:
         return ""
     return "start" if has_work_ahead(following, behind[following]) else "loop"

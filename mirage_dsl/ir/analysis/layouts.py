@@ -17,15 +17,8 @@ from itertools import pairwise
 from math import prod
 
 from mirage_dsl.core.types import Axis, AxisNames, Dim, TensorType
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import FusedCall, calls
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    Factored,
-    KernelGraph,
-    Load,
-    Store,
-)
 from mirage_dsl.ir.infer import operand_axes
 from mirage_dsl.ir.maps import (
     Extents,
@@ -71,7 +64,7 @@ class Place:
 
 
 def places(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     types: Mapping[str, TensorType],
     extents: Mapping[str, int | None],
 ) -> dict[str, Place]:
@@ -79,9 +72,9 @@ def places(
     sizes = known_extents(extents)
     made = {result for block in graph.blocks for result in block.results}
     taken = {r.value for r in graph.returns}
-    candidates: dict[str, tuple[Apply, int]] = {}
+    candidates: dict[str, tuple[ir.Apply, int]] = {}
     for node in graph.nodes:
-        if isinstance(node, BlockGraph) or node.op.kind is not Kind.CONCAT:
+        if isinstance(node, ir.BlockGraph) or node.op.kind is not Kind.CONCAT:
             continue
         for at, value in enumerate(node.values):
             if value in taken or value not in made:
@@ -104,7 +97,7 @@ def built(places: Mapping[str, Place]) -> frozenset[str]:
     return frozenset(p.whole for p in places.values())
 
 
-def copied_parts(node: Apply, places: Mapping[str, Place]) -> Iterator[int]:
+def copied_parts(node: ir.Apply, places: Mapping[str, Place]) -> Iterator[int]:
     """The operands of a concatenation, by number, that no kernel stores there."""
     joined = node.attr("dims")
     assert isinstance(joined, tuple)
@@ -121,7 +114,7 @@ def _is_simple(kind: TensorType) -> bool:
 
 def _place(
     value: str,
-    node: Apply,
+    node: ir.Apply,
     at: int,
     types: Mapping[str, TensorType],
     sizes: Mapping[str, int],
@@ -221,7 +214,7 @@ class FlatValues:
 
 
 def flat_values(
-    graph: KernelGraph, types: Mapping[str, TensorType], parts: Container[str] = ()
+    graph: ir.KernelGraph, types: Mapping[str, TensorType], parts: Container[str] = ()
 ) -> FlatValues:
     """What kernels load or store that is a flat view of another tensor, or has one.
 
@@ -243,7 +236,7 @@ def flat_values(
 class _FlatFinder:
     """Looks for flat values: each with where it lies, and the views in between."""
 
-    def __init__(self, graph: KernelGraph, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, graph: ir.KernelGraph, types: Mapping[str, TensorType]) -> None:
         self._graph = graph
         self._types = types
         self._readers = users(graph.nodes)
@@ -258,7 +251,7 @@ class _FlatFinder:
             readers = self._readers[node.result]
             if not readers or node.result in self._returned:
                 continue
-            if not all(isinstance(n, BlockGraph) for n in readers):
+            if not all(isinstance(n, ir.BlockGraph) for n in readers):
                 continue
             views = list(self._views(node.result, flattens=True))
             whole = views[0].values[0] if views else ""
@@ -282,23 +275,23 @@ class _FlatFinder:
             alone = all(self._is_alone(v, views) for v in views[:-1])
             if value not in stored or value in self._returned or not alone:
                 continue
-            if all(isinstance(n, BlockGraph) for n in readers):
+            if all(isinstance(n, ir.BlockGraph) for n in readers):
                 flat = self._flat(whole, value, reversed(views))
                 if flat is not None:
                     yield value, flat, [v.result for v in views]
 
-    def _views(self, value: str, *, flattens: bool) -> Iterator[Apply]:
+    def _views(self, value: str, *, flattens: bool) -> Iterator[ir.Apply]:
         """The views of one sort that a value is made by, the last one last."""
         node = self._made.get(value)
         if node is not None and _factored(node, flattens=flattens):
             yield from self._views(node.values[0], flattens=flattens)
             yield node
 
-    def _is_alone(self, view: Apply, views: Sequence[Apply]) -> bool:
+    def _is_alone(self, view: ir.Apply, views: Sequence[ir.Apply]) -> bool:
         """Whether nothing reads a view but kernels, and others that are not made."""
         readers = self._readers[view.result]
         return view.result not in self._returned and all(
-            isinstance(n, BlockGraph) or n in views for n in readers
+            isinstance(n, ir.BlockGraph) or n in views for n in readers
         )
 
     def _is_picked(self, value: str) -> bool:
@@ -310,7 +303,7 @@ class _FlatFinder:
                     return True
         return False
 
-    def _flat(self, whole: str, value: str, views: Iterable[Apply]) -> Flat | None:
+    def _flat(self, whole: str, value: str, views: Iterable[ir.Apply]) -> Flat | None:
         """Where a value lies, by the views from the whole on; None if it is no part."""
         outer, inner = self._types[whole], self._types[value]
         parts: dict[str, tuple[str, ...]] = {name: (name,) for name in outer.names}
@@ -327,9 +320,9 @@ class _FlatFinder:
         return Flat(whole, tuple(map(tuple, groups)))
 
 
-def _factored(node: Apply | BlockGraph, *, flattens: bool) -> bool:
+def _factored(node: ir.Apply | ir.BlockGraph, *, flattens: bool) -> bool:
     """Whether a node is a view that makes one dim of several, or several of one."""
-    found = node.factored if isinstance(node, Apply) else None
+    found = node.factored if isinstance(node, ir.Apply) else None
     return found is not None and found.flattens == flattens
 
 
@@ -340,7 +333,7 @@ PAIR = 2
 def is_multiplied(
     value: str,
     dim: Dim,
-    block: BlockGraph,
+    block: ir.BlockGraph,
     types: Mapping[str, TensorType],
     *,
     summed: bool = False,
@@ -366,7 +359,7 @@ def is_multiplied(
     return False
 
 
-def innermost(graph: KernelGraph, value: str, dim: str) -> tuple[str, int] | None:
+def innermost(graph: ir.KernelGraph, value: str, dim: str) -> tuple[str, int] | None:
     """The input that a value lies in, and its axis whose last part a dim is.
 
     None where other views than those that take dims apart lead there.
@@ -377,7 +370,7 @@ def innermost(graph: KernelGraph, value: str, dim: str) -> tuple[str, int] | Non
         dim: One of its dims.
     """
     made = makers(graph)
-    while isinstance(view := made.get(value), Apply):
+    while isinstance(view := made.get(value), ir.Apply):
         found = view.factored
         if found is None or found.flattens or dim in found.factors[:-1]:
             return None
@@ -394,7 +387,7 @@ def innermost(graph: KernelGraph, value: str, dim: str) -> tuple[str, int] | Non
 
 
 def single_elements(
-    graph: KernelGraph, extents: Mapping[str, int | None]
+    graph: ir.KernelGraph, extents: Mapping[str, int | None]
 ) -> frozenset[str]:
     """Results of reductions over dims of one element, which are views: `x[3]` is one.
 
@@ -421,7 +414,7 @@ MemoryOrder = tuple[str, ...]
 
 
 def with_channels_last(
-    graph: KernelGraph, types: Mapping[str, TensorType]
+    graph: ir.KernelGraph, types: Mapping[str, TensorType]
 ) -> dict[str, TensorType]:
     """The types with the layouts that kernels with channels last ask for.
 
@@ -478,7 +471,7 @@ def _lying(kind: TensorType, dims: MemoryOrder) -> TensorType:
     return replace(kind, layout=None if order == list(axes) else tuple(order))
 
 
-def _source(value: str, views: Mapping[str, Apply]) -> str:
+def _source(value: str, views: Mapping[str, ir.Apply]) -> str:
     """What a view, or a view of one, shows."""
     while value in views:
         value = views[value].values[0]
@@ -486,7 +479,7 @@ def _source(value: str, views: Mapping[str, Apply]) -> str:
 
 
 def _behind_views(
-    value: str, dims: MemoryOrder, shown: Mapping[str, Apply]
+    value: str, dims: MemoryOrder, shown: Mapping[str, ir.Apply]
 ) -> tuple[str, MemoryOrder]:
     """What views show a part of under other dims, and its own; none where it cannot."""
     while value in shown and dims:
@@ -497,7 +490,7 @@ def _behind_views(
     return value, dims
 
 
-def _refactored(dims: MemoryOrder, view: Factored) -> MemoryOrder:
+def _refactored(dims: MemoryOrder, view: ir.Factored) -> MemoryOrder:
     """Dims with one for several, or several for one; none where they lie apart."""
     old, new = (view.whole,), view.factors
     if view.flattens:
@@ -554,7 +547,7 @@ def middle(
 
 
 def as_libraries_make(
-    graph: KernelGraph, types: Mapping[str, TensorType], extents: Extents
+    graph: ir.KernelGraph, types: Mapping[str, TensorType], extents: Extents
 ) -> dict[str, MemoryOrder]:
     """How values lie that library kernels make, or batches of products that are stored.
 
@@ -575,7 +568,7 @@ def as_libraries_make(
         return found.get(value, types[value].names)
 
     for node in graph.nodes:
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             for store in node.stores:
                 order = own.order_stored(store.result, map(lies, node.sources))
                 if order != types[store.result].names:
@@ -594,7 +587,7 @@ def as_libraries_make(
 
 
 def around_libraries(
-    graph: KernelGraph, types: Mapping[str, TensorType], extents: Extents
+    graph: ir.KernelGraph, types: Mapping[str, TensorType], extents: Extents
 ) -> dict[str, TensorType]:
     """The types with the layouts that library kernels make, and want, without a copy.
 
@@ -613,7 +606,7 @@ class _Unseen:
         returned: The order that the caller wants, of what is returned.
     """
 
-    def __init__(self, graph: KernelGraph, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, graph: ir.KernelGraph, types: Mapping[str, TensorType]) -> None:
         self.returned = {r.value: r.type.names for r in graph.returns}
         self._types = types
         self._readers = users(graph.nodes)
@@ -633,11 +626,11 @@ class _Unseen:
     def _inner(self) -> frozenset[str]:
         return frozenset[str]().union(*(c.inner for c in self._calls.values()))
 
-    def call_of(self, node: Apply) -> FusedCall | None:
+    def call_of(self, node: ir.Apply) -> FusedCall | None:
         """The call that makes a value."""
         return self._calls.get(node.result)
 
-    def may_lie_otherwise(self, node: Apply) -> bool:
+    def may_lie_otherwise(self, node: ir.Apply) -> bool:
         """Whether a kernel may make its result in any order."""
         free = node.op.kind in _BY_NAME and node.result not in self._stored
         if not (free and self._is_simple(node.result)):
@@ -658,7 +651,7 @@ class _Unseen:
             sources: How what it reads lies.
         """
         names = self._types[value].names
-        readers = [n for n in self._readers[value] if isinstance(n, Apply)]
+        readers = [n for n in self._readers[value] if isinstance(n, ir.Apply)]
         joined = any(n.op.kind is Kind.CONCAT for n in readers)
         product = next(filter(self._is_product_of_batches, readers), None)
         if joined or value in self.returned or not self._is_simple(value):
@@ -676,7 +669,7 @@ class _Unseen:
         # Rows side by side, and so what is summed.
         return (*batch, *sorted(rest, key=lambda d: (d in product.over) == last))
 
-    def _summed_together(self, value: str, product: Apply) -> MemoryOrder:
+    def _summed_together(self, value: str, product: ir.Apply) -> MemoryOrder:
         """The dims of a factor with those side by side that are summed."""
         names = self._types[value].names
         (other,) = (v for v in product.values if v != value)
@@ -687,21 +680,21 @@ class _Unseen:
         rest = tuple(d for d in names if d not in over)
         return (*rest, *over) if names[-1] in over else (*over, *rest)
 
-    def _is_plain_product(self, node: Apply) -> bool:
+    def _is_plain_product(self, node: ir.Apply) -> bool:
         """Whether it is a product of two matrices."""
         if not self._is_product(node):
             return False
         a, b = ({*self._types[v].names} for v in node.values)
         return a & b == {*node.over} and node.values[0] != node.values[1]
 
-    def _is_product_of_batches(self, node: Apply) -> bool:
+    def _is_product_of_batches(self, node: ir.Apply) -> bool:
         if not self._is_product(node):
             return False
         a, b = ({*self._types[v].names} for v in node.values)
         batch = (a & b).difference(node.over)
         return bool(batch) and a != batch != b
 
-    def _is_product(self, node: Apply) -> bool:
+    def _is_product(self, node: ir.Apply) -> bool:
         """Whether it is a product, and no other function of PyTorch's has it."""
         apart = node.op.kind is Kind.CONTRACTION and node.result not in self._inner
         return apart and self.call_of(node) is None
@@ -711,20 +704,20 @@ class _Unseen:
         simple = _is_simple(self._types[value])
         return simple and all(map(self._reads_any, self._readers[value]))
 
-    def _reads_any(self, node: Apply | BlockGraph) -> bool:
+    def _reads_any(self, node: ir.Apply | ir.BlockGraph) -> bool:
         """Whether a node reads any strides; of a view, whether all do who see it."""
-        if isinstance(node, BlockGraph) or node.op.kind in _ANY_STRIDES:
+        if isinstance(node, ir.BlockGraph) or node.op.kind in _ANY_STRIDES:
             return True
         seen = _shows_each_axis(node, self._types) and node.result not in self.returned
         return seen and all(map(self._reads_any, self._readers[node.result]))
 
 
-def _is_call(node: Apply) -> bool:
+def _is_call(node: ir.Apply) -> bool:
     """Whether it is a library operator that has its axes in order."""
     return node.op.kind is Kind.LIBRARY and node.op.channels_last_of is None
 
 
-def _axes_read(value: str, readers: Iterable[Apply]) -> Iterator[MemoryOrder]:
+def _axes_read(value: str, readers: Iterable[ir.Apply]) -> Iterator[MemoryOrder]:
     """The dims of a value as library operators have its axes, but for channels last.
 
     PyTorch copies most operands that lie otherwise.
@@ -734,7 +727,7 @@ def _axes_read(value: str, readers: Iterable[Apply]) -> Iterator[MemoryOrder]:
             yield operand_axes(node)[node.values.index(value)].names
 
 
-def _shows_each_axis(node: Apply, types: Mapping[str, TensorType]) -> bool:
+def _shows_each_axis(node: ir.Apply, types: Mapping[str, TensorType]) -> bool:
     """Whether a node is a view, as a slice, with an axis for each of what it shows."""
     return (
         node.op.kind is Kind.VIEW
@@ -748,7 +741,7 @@ Lies = Callable[[str], MemoryOrder]
 
 
 def _made(
-    node: Apply,
+    node: ir.Apply,
     call: FusedCall | None,
     types: Mapping[str, TensorType],
     lies: Lies,
@@ -838,12 +831,12 @@ class _Access:
     """How one kernel reads or writes a tensor: its axes, and how many elements."""
 
     axes: tuple[Axis, ...]
-    block: BlockGraph
+    block: ir.BlockGraph
     elements: float
 
 
 def laid_out(
-    graph: KernelGraph, types: Mapping[str, TensorType], extents: Extents
+    graph: ir.KernelGraph, types: Mapping[str, TensorType], extents: Extents
 ) -> dict[str, TensorType]:
     """The types with a layout for what one block graph writes for others.
 
@@ -865,9 +858,9 @@ def laid_out(
 
 
 def _order(
-    store: Store,
-    block: BlockGraph,
-    graph: KernelGraph,
+    store: ir.Store,
+    block: ir.BlockGraph,
+    graph: ir.KernelGraph,
     kind: TensorType,
     extents: Extents,
 ) -> Order:
@@ -890,18 +883,20 @@ def _order(
     return best
 
 
-def _parts_first(store: Store, block: BlockGraph) -> Order:
+def _parts_first(store: ir.Store, block: ir.BlockGraph) -> Order:
     axes = range(len(store.axes))
     return tuple(sorted(axes, key=lambda a: not _is_partial(store.axes[a], block)))
 
 
-def _is_partial(axis: Axis, block: BlockGraph) -> bool:
+def _is_partial(axis: Axis, block: ir.BlockGraph) -> bool:
     return any(partial_base(d.name, block) is not None for d in axis)
 
 
-def _readers(name: str, graph: KernelGraph) -> list[tuple[Load, BlockGraph]] | None:
+def _readers(
+    name: str, graph: ir.KernelGraph
+) -> list[tuple[ir.Load, ir.BlockGraph]] | None:
     """The loads of a tensor; None if anything but block graphs reads it."""
-    if any(name in n.values for n in graph.nodes if not isinstance(n, BlockGraph)):
+    if any(name in n.values for n in graph.nodes if not isinstance(n, ir.BlockGraph)):
         return None
     return [
         (load, block)
@@ -912,7 +907,7 @@ def _readers(name: str, graph: KernelGraph) -> list[tuple[Load, BlockGraph]] | N
 
 
 def _access(
-    axes: tuple[Axis, ...], block: BlockGraph, sizes: Mapping[str, int]
+    axes: tuple[Axis, ...], block: ir.BlockGraph, sizes: Mapping[str, int]
 ) -> _Access:
     tile = prod(_piece(d, block, sizes) for axis in axes for d in axis)
     visits = prod(grid_parts(block, sizes))
@@ -921,7 +916,7 @@ def _access(
     return _Access(axes, block, float(tile * visits))
 
 
-def _piece(dim: Dim, block: BlockGraph, sizes: Mapping[str, int]) -> int:
+def _piece(dim: Dim, block: ir.BlockGraph, sizes: Mapping[str, int]) -> int:
     if dim.loop and block.loop is not None:
         return min(block.loop.tile, sizes[dim.name])
     tiles = {s.dim: s.tile for s in block.grid}

@@ -16,13 +16,13 @@ from fractions import Fraction
 import numpy as np
 
 from mirage_dsl.core.types import Scalar, TensorType, boolean
-from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, Operand, Store
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.walk import live, read_by, with_operands
 from mirage_dsl.ops.definition import Formats, Kind, Term
 from mirage_dsl.ops.table import ADD, MAXIMUM, MUL, WHERE
 
 
-def followed(node: Apply, known: Mapping[str, float]) -> float | None:
+def followed(node: ir.Apply, known: Mapping[str, float]) -> float | None:
     """What an operator gives all over a tile; None where that does not follow.
 
     Args:
@@ -59,7 +59,7 @@ def _chosen(
     return first if condition else second
 
 
-def _partly(node: Apply, values: list[float | None]) -> float | None:
+def _partly(node: ir.Apply, values: list[float | None]) -> float | None:
     """What follows of one operand alone, the others being finite."""
     low = values[0] == -math.inf
     match node.op.term:
@@ -78,7 +78,7 @@ def _partly(node: Apply, values: list[float | None]) -> float | None:
 # -- Without masks ---------------------------------------------------------------------
 
 
-def unmasked(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
+def unmasked(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> ir.BlockGraph:
     """What a block computes in iterations in which all of `settled` is.
 
         near = j <= i                          y = matmul s, v
@@ -91,10 +91,10 @@ def unmasked(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
     """
     known = {s.value: float(s.holds) for s in block.settled}
     names: dict[str, str] = {}
-    nodes: list[BlockNode] = []
+    nodes: list[ir.BlockNode] = []
     for given in block.nodes:
         node = with_operands(given, names)
-        if isinstance(node, Apply) and node.result not in known:
+        if isinstance(node, ir.Apply) and node.result not in known:
             kept = _kept(node, known, types)
             if kept is not None:
                 names[node.result] = kept
@@ -105,23 +105,25 @@ def unmasked(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
                 known[node.result] = value
             node = _with_numbers(node, known, types)
         nodes.append(node)
-    stored = read_by(n for n in nodes if isinstance(n, Store))
-    left = {id(n) for n in live([n for n in nodes if not isinstance(n, Store)], stored)}
-    rest = (n for n in nodes if isinstance(n, Store) or id(n) in left)
+    stored = read_by(n for n in nodes if isinstance(n, ir.Store))
+    left = {
+        id(n) for n in live([n for n in nodes if not isinstance(n, ir.Store)], stored)
+    }
+    rest = (n for n in nodes if isinstance(n, ir.Store) or id(n) in left)
     return replace(block, nodes=tuple(rest), settled=())
 
 
-def _truth(node: Apply, known: Mapping[str, float]) -> float | None:
+def _truth(node: ir.Apply, known: Mapping[str, float]) -> float | None:
     """What follows of truth values: of any of two that holds, too."""
     either = node.op is MAXIMUM and any(known.get(v) == 1.0 for v in node.values)
     return 1.0 if either else followed(node, known)
 
 
 def _kept(
-    node: Apply, known: Mapping[str, float], types: Mapping[str, TensorType]
+    node: ir.Apply, known: Mapping[str, float], types: Mapping[str, TensorType]
 ) -> str | None:
     """The operand that the result is, with all its dims; None if it is none."""
-    kept: Operand | None = None
+    kept: ir.Operand | None = None
     if node.op is WHERE:
         condition = node.operands[0]
         value = known.get(condition) if isinstance(condition, str) else None
@@ -140,8 +142,8 @@ def _kept(
 
 
 def _with_numbers(
-    node: Apply, known: Mapping[str, float], types: Mapping[str, TensorType]
-) -> Apply:
+    node: ir.Apply, known: Mapping[str, float], types: Mapping[str, TensorType]
+) -> ir.Apply:
     """The operator with numbers for what is known, where no dim is lost by that."""
     if node.op.kind is not Kind.ELEMENTWISE or known.keys().isdisjoint(node.values):
         return node

@@ -34,29 +34,7 @@ from mirage_dsl.core.types import (
     is_name,
     parse_scalar,
 )
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    AttrValue,
-    BlockGraph,
-    BlockNode,
-    Index,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Load,
-    LoopBound,
-    Operand,
-    Return,
-    RunningMax,
-    Schedule,
-    Settled,
-    Split,
-    Store,
-    ValueNode,
-    accumulator_kinds,
-    dims_of,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import apply_type, block_node_type, check_store, store_type
 from mirage_dsl.ir.maps import complete_extents, partial_base
 from mirage_dsl.ir.text.forms import (
@@ -185,19 +163,19 @@ class Resolver:
             given.add(clause.name.text)
             yield clause
 
-    def splits(self, clause: ClauseForm) -> tuple[Split, ...]:
+    def splits(self, clause: ClauseForm) -> tuple[ir.Split, ...]:
         """What is split into tiles."""
-        found: list[Split] = []
+        found: list[ir.Split] = []
         for at, (dim, tile) in enumerate(clause.values):
             name = self.dim_name(dim)
             if tile is None:
                 raise self.source.wrong(
                     dim, f"{clause.name} needs a tile: {clause.name}({dim} / 64)"
                 )
-            found.append(Split(name, self.integer(tile, 1), at in clause.beside))
+            found.append(ir.Split(name, self.integer(tile, 1), at in clause.beside))
         return tuple(found)
 
-    def loop(self, clause: ClauseForm) -> Split:
+    def loop(self, clause: ClauseForm) -> ir.Split:
         """What a loop iterates over."""
         splits = self.splits(clause)
         if len(splits) != 1:
@@ -207,10 +185,10 @@ class Resolver:
         return splits[0]
 
     def scheduled(
-        self, schedule: Schedule, clause: ClauseForm, *others: str
-    ) -> Schedule:
+        self, schedule: ir.Schedule, clause: ClauseForm, *others: str
+    ) -> ir.Schedule:
         """A schedule with another parameter; `others` are none, but might be meant."""
-        known = {field.name: field.default for field in fields(Schedule)}
+        known = {field.name: field.default for field in fields(ir.Schedule)}
         name = clause.name
         if name.text not in known:
             hint = suggest(name.text, ("grid", "loop", *others, *known), "parameters")
@@ -232,11 +210,13 @@ class Resolver:
             raise self.source.wrong(word, f"{name} is true or false, found {word}")
         return word.text == "true"
 
-    def bounds(self, clause: ClauseForm, loop: Split | None) -> tuple[LoopBound, ...]:
+    def bounds(
+        self, clause: ClauseForm, loop: ir.Split | None
+    ) -> tuple[ir.LoopBound, ...]:
         """All that iterations have to meet."""
         return tuple(self.bound(form, loop) for form in clause.bounds)
 
-    def bound(self, form: BoundForm, loop: Split | None) -> LoopBound:
+    def bound(self, form: BoundForm, loop: ir.Split | None) -> ir.LoopBound:
         """What iterations have to meet."""
         for name in (form.loop, *(form.also or ())[:1]):
             if loop is None or self.dim_name(name) != loop.dim:
@@ -248,16 +228,18 @@ class Resolver:
         if form.offset_sign is not None and form.offset_sign.text == "-":
             offset = -offset
         also = None if form.also is None else self.integer(form.also[1], 0)
-        return LoopBound(self.dim_name(form.dim), form.sign.text == "<=", offset, also)
+        return ir.LoopBound(
+            self.dim_name(form.dim), form.sign.text == "<=", offset, also
+        )
 
-    def settled(self, form: SettledForm, loop: Split | None) -> Settled:
+    def settled(self, form: SettledForm, loop: ir.Split | None) -> ir.Settled:
         """A mask that some iterations do without."""
         if form.number.text not in ("0", "1"):
             raise self.source.wrong(
                 form.number, f"a truth value is 0 or 1, found {form.number}"
             )
         holds = form.number.text == "1"
-        return Settled(form.value.text, holds, self.bound(form.bound, loop))
+        return ir.Settled(form.value.text, holds, self.bound(form.bound, loop))
 
     def axes(self, forms: Iterable[AxisForm], *, pieces: bool) -> tuple[Axis, ...]:
         """Axes; without `pieces` every dim must be whole."""
@@ -302,7 +284,7 @@ class Resolver:
             self.dim_name(Word(name, word.line, word.column))
         return number
 
-    def attribute(self, kind: AttributeKind, form: ClauseForm) -> AttrValue:
+    def attribute(self, kind: AttributeKind, form: ClauseForm) -> ir.AttrValue:
         """The value of an attribute that is written `name(...)`."""
         for value, divisor in form.values:
             if divisor is not None:
@@ -398,10 +380,10 @@ class Scope:
 
     resolver: Resolver
     taken: dict[str, int]
-    block: BlockGraph | None = None
+    block: ir.BlockGraph | None = None
     outer: Mapping[str, TensorType] = field(default_factory=dict[str, TensorType])
     types: dict[str, TensorType] = field(default_factory=dict[str, TensorType])
-    nodes: list[BlockNode] = field(default_factory=list[BlockNode])
+    nodes: list[ir.BlockNode] = field(default_factory=list[ir.BlockNode])
     targets: Mapping[str, Word] = field(default_factory=dict[str, Word])
     depth: int = 0
 
@@ -416,7 +398,7 @@ class Scope:
 
     def add(
         self,
-        node: ValueNode,
+        node: ir.ValueNode,
         name: Word,
         stated: TypeForm | None = None,
     ) -> None:
@@ -424,23 +406,23 @@ class Scope:
         inferred = self._infer(node, name)
         if stated is not None:
             type_ = self.resolver.type(stated, pieces=self.block is not None)
-            if not same_type(type_, inferred, ordered=isinstance(node, Load)):
+            if not same_type(type_, inferred, ordered=isinstance(node, ir.Load)):
                 raise self.resolver.source.ill_typed(
                     stated.dtype, f"{name} is {shown(inferred)}, not {shown(type_)}"
                 )
         self.define(name, inferred)
         self.nodes.append(node)
 
-    def _infer(self, node: ValueNode, name: Word) -> TensorType:
+    def _infer(self, node: ir.ValueNode, name: Word) -> TensorType:
         try:
             if self.block is not None:
                 return block_node_type(node, self.block, self.types, self.outer)
-            assert isinstance(node, Apply)
+            assert isinstance(node, ir.Apply)
             operands = [self.types[v] for v in node.values]
             return apply_type(node, operands, in_block=False)
         except (CheckError, ValueError) as error:
             message = error.message if isinstance(error, CheckError) else str(error)
-            place = node.location if isinstance(node, Apply) else None
+            place = node.location if isinstance(node, ir.Apply) else None
             source = self.resolver.source
             raise CheckError(message, place or source.at(name)) from None
 
@@ -486,7 +468,7 @@ class Scope:
             )
         return operand
 
-    def operand(self, form: ExprForm, name: Word) -> Operand:
+    def operand(self, form: ExprForm, name: Word) -> ir.Operand:
         """The value or constant of an expression."""
         match form:
             case NameForm():
@@ -522,7 +504,7 @@ class Scope:
                     )
                 self.add(call.node(self, name), name, stated)
 
-    def _inner(self, call: _Call | Scalar, name: Word) -> Operand:
+    def _inner(self, call: _Call | Scalar, name: Word) -> ir.Operand:
         """The value of an operator inside of an expression."""
         if isinstance(call, Scalar):
             return call
@@ -571,7 +553,7 @@ class Scope:
         return self._infix(form, left, name, stated)
 
     def _infix(
-        self, form: InfixForm, left: Operand, name: Word, stated: TypeForm | None
+        self, form: InfixForm, left: ir.Operand, name: Word, stated: TypeForm | None
     ) -> _Call | Scalar:
         """An infix operator, whose left operand is read already."""
         sign, a, b = form.sign.text, left, self.operand(form.right, name)
@@ -585,8 +567,8 @@ class Scope:
     def _completed(
         self,
         op: Operator,
-        operands: tuple[Operand, ...],
-        given: dict[str, AttrValue],
+        operands: tuple[ir.Operand, ...],
+        given: dict[str, ir.AttrValue],
         place: Word,
         stated: TypeForm | None,
     ) -> _Call:
@@ -601,7 +583,7 @@ class Scope:
 
     def _applied(
         self, op: Operator, form: ApplyForm, name: Word
-    ) -> tuple[dict[str, AttrValue], tuple[Operand, ...]]:
+    ) -> tuple[dict[str, ir.AttrValue], tuple[ir.Operand, ...]]:
         """Attributes and operands that an application gives."""
         arity = op.arity if op.arity >= 0 else len(form.arguments)
         given = self._attributes(op, form, form.arguments[arity:])
@@ -642,10 +624,10 @@ class Scope:
 
     def _attributes(
         self, op: Operator, form: ApplyForm, extra: Sequence[ExprForm]
-    ) -> dict[str, AttrValue]:
+    ) -> dict[str, ir.AttrValue]:
         """Attributes by name, from clauses and from arguments behind the operands."""
         source = self.resolver.source
-        given: dict[str, AttrValue] = {}
+        given: dict[str, ir.AttrValue] = {}
         for clause in form.clauses:
             name = clause.name
             if name.text not in op.attributes:
@@ -685,7 +667,7 @@ class Scope:
     def _summed_dims(
         self,
         op: Operator,
-        operands: Sequence[Operand],
+        operands: Sequence[ir.Operand],
         place: Word,
         stated: TypeForm | None,
     ) -> tuple[str, ...]:
@@ -721,13 +703,13 @@ class _Call:
     """An operator with its operands and attributes, and where it stands."""
 
     op: Operator
-    operands: tuple[Operand, ...]
-    attrs: tuple[tuple[str, AttrValue], ...]
+    operands: tuple[ir.Operand, ...]
+    attrs: tuple[tuple[str, ir.AttrValue], ...]
     place: Word
 
-    def node(self, scope: Scope, name: Word) -> Apply:
+    def node(self, scope: Scope, name: Word) -> ir.Apply:
         place = scope.resolver.source.at(self.place)
-        return Apply(name.text, self.op, self.operands, self.attrs, place)
+        return ir.Apply(name.text, self.op, self.operands, self.attrs, place)
 
 
 def place_of(form: ExprForm) -> Word:
@@ -746,7 +728,7 @@ def place_of(form: ExprForm) -> Word:
 # -- Forms become a graph --------------------------------------------------------------
 
 
-def elaborate(form: GraphForm, source: Source) -> KernelGraph:
+def elaborate(form: GraphForm, source: Source) -> ir.KernelGraph:
     """The graph that the forms describe.
 
     Raises:
@@ -765,9 +747,9 @@ class _Kernel:
         self.resolver = Resolver(source, form)
         taken = dict.fromkeys(re.findall(r"[^\W\d]\w*", source.text), 0)
         self.scope = Scope(self.resolver, taken, targets=_targets(form.statements))
-        self.nodes: list[KernelNode] = []
-        self.indices: list[Index] = []
-        self.returns: tuple[Return, ...] | None = None
+        self.nodes: list[ir.KernelNode] = []
+        self.indices: list[ir.Index] = []
+        self.returns: tuple[ir.Return, ...] | None = None
         self.result_dtypes = self._result_dtypes()
 
     def _result_dtypes(self) -> dict[str, DType]:
@@ -777,19 +759,19 @@ class _Kernel:
         dtypes = [self.resolver.dtype(t.dtype) for t in self.form.returns]
         return dict(zip(names, dtypes, strict=False))
 
-    def graph(self) -> KernelGraph:
-        inputs: list[Input] = []
+    def graph(self) -> ir.KernelGraph:
+        inputs: list[ir.Input] = []
         for name, form in self.form.inputs:
             type_ = self.resolver.type(form, pieces=False)
             self.scope.define(name, type_)
-            inputs.append(Input(name.text, type_, self.source.at(name)))
+            inputs.append(ir.Input(name.text, type_, self.source.at(name)))
         for statement in self.form.statements:
             self._statement(statement)
         if self.returns is None:
             raise self.source.wrong(
                 self.form.name, f"{self.form.name} has no `return` at its end"
             )
-        graph = KernelGraph(
+        graph = ir.KernelGraph(
             self.form.name.text,
             tuple(inputs),
             tuple(self.nodes),
@@ -829,7 +811,7 @@ class _Kernel:
             case right:
                 target = _only_target(statement, self.source)
                 self.scope.assign(target.name, target.type, right)
-                self.nodes += (n for n in self.scope.nodes if isinstance(n, Apply))
+                self.nodes += (n for n in self.scope.nodes if isinstance(n, ir.Apply))
                 self.scope.nodes.clear()
 
     def _index(self, target: TargetForm, form: IndexForm) -> None:
@@ -838,11 +820,11 @@ class _Kernel:
                 target.type.dtype, "an index value has no type; write `i = index n`"
             )
         (axis,) = self.resolver.axes((form.axis,), pieces=False)
-        found = Index(target.name.text, axis, self.source.at(target.name))
+        found = ir.Index(target.name.text, axis, self.source.at(target.name))
         self.scope.define(target.name, found.type)
         self.indices.append(found)
 
-    def _returned(self, form: ReturnForm) -> tuple[Return, ...]:
+    def _returned(self, form: ReturnForm) -> tuple[ir.Return, ...]:
         # Nodes make dims, so what the header returns is resolved after them.
         types = [self.resolver.type(t, pieces=False) for t in self.form.returns]
         if len(types) != len(form.values):
@@ -860,7 +842,7 @@ class _Kernel:
                     f"{value} is {shown(have)}, the header returns {shown(type_)}",
                 )
         pairs = zip(form.values, types, strict=True)
-        return tuple(Return(v.text, t, self.source.at(v)) for v, t in pairs)
+        return tuple(ir.Return(v.text, t, self.source.at(v)) for v, t in pairs)
 
     def _block(self, statement: AssignForm, form: BlockForm) -> None:
         block = _Block(self, form, statement.targets[0].name).graph()
@@ -894,7 +876,7 @@ class _Block:
         self.resolver = kernel.resolver
         self.form = form
         self.stores: set[str] = set()
-        block = BlockGraph((), None, (), location=self.source.at(name))
+        block = ir.BlockGraph((), None, (), location=self.source.at(name))
         for clause in self.resolver.each_once(form.clauses):
             block = self._with_clause(block, clause)
         outer = kernel.scope.types
@@ -904,14 +886,14 @@ class _Block:
         )
         self.block = block
 
-    def graph(self) -> BlockGraph:
+    def graph(self) -> ir.BlockGraph:
         for statement in self.form.statements:
             self._statement(statement)
         return replace(self.block, nodes=tuple(self.scope.nodes))
 
     # -- grid, loop and schedule ---------------------------------------------------
 
-    def _with_clause(self, block: BlockGraph, clause: ClauseForm) -> BlockGraph:
+    def _with_clause(self, block: ir.BlockGraph, clause: ClauseForm) -> ir.BlockGraph:
         match clause.name.text:
             case "grid":
                 return replace(block, grid=self.resolver.splits(clause))
@@ -958,17 +940,17 @@ class _Block:
                 operand = scope.value(form.operand, name)
                 rescale = None if form.rescale is None else scope.lookup(form.rescale)
                 kind = "sum" if form.kind is None else self._kind(form.kind)
-                node = Accumulate(name.text, operand, kind, rescale, place)
+                node = ir.Accumulate(name.text, operand, kind, rescale, place)
                 scope.add(node, name, target.type)
             case RunningForm() as form:
                 operand = scope.value(form.operand, name)
-                scope.add(RunningMax(name.text, operand, place), name, target.type)
+                scope.add(ir.RunningMax(name.text, operand, place), name, target.type)
             case right:
                 scope.assign(name, target.type, right)
 
     def _kind(self, word: Word) -> str:
-        if word.text not in accumulator_kinds():
-            hint = suggest(word.text, accumulator_kinds(), "ways")
+        if word.text not in ir.accumulator_kinds():
+            hint = suggest(word.text, ir.accumulator_kinds(), "ways")
             raise self.source.wrong(
                 word,
                 f"found `{clipped(word.text)}`, expected how iterations are "
@@ -976,7 +958,7 @@ class _Block:
             )
         return word.text
 
-    def _load(self, form: LoadForm, statement: AssignForm) -> Load:
+    def _load(self, form: LoadForm, statement: AssignForm) -> ir.Load:
         target = statement.targets[0]
         outer = self.kernel.scope.lookup(form.source)
         axes = form.axes
@@ -991,7 +973,7 @@ class _Block:
             )
         place = self.source.at(form.source)
         pieces = self.resolver.axes(axes, pieces=True)
-        return Load(target.name.text, outer, pieces, place)
+        return ir.Load(target.name.text, outer, pieces, place)
 
     def _store(self, form: StoreForm) -> None:
         name = form.name
@@ -1006,7 +988,7 @@ class _Block:
             dtype = self.kernel.result_dtypes.get(name.text, have.dtype)
         axes = self.resolver.axes(form.axes, pieces=True)
         self._check_stored(place_of(form.operand), name, have, axes)
-        node = Store(name.text, operand, axes, dtype, self.source.at(name))
+        node = ir.Store(name.text, operand, axes, dtype, self.source.at(name))
         try:
             check_store(node, self.block)
         except CheckError as error:
@@ -1019,7 +1001,7 @@ class _Block:
         """The dims of a store are those of its operand, and any `k#`."""
         stored = [
             d
-            for d in dims_of(axes)
+            for d in ir.dims_of(axes)
             if not d.grid or d.loop or partial_base(d.name, self.block) is None
         ]
         if sorted(stored) != sorted(have.dims):
@@ -1063,7 +1045,7 @@ def _first_word(statement: StatementForm) -> Word:
 # -- Reading ---------------------------------------------------------------------------
 
 
-def parse(text: str, filename: str = "<mu>") -> KernelGraph:
+def parse(text: str, filename: str = "<mu>") -> ir.KernelGraph:
     """The graph that `text` describes.
 
     Args:
@@ -1098,15 +1080,15 @@ class HasMugraph(Protocol):
     """A candidate of a search, or a bound kernel."""
 
     @property
-    def mugraph(self) -> KernelGraph:
+    def mugraph(self) -> ir.KernelGraph:
         """The μGraph."""
         ...
 
 
-GraphLike = KernelGraph | str | HasMugraph
+GraphLike = ir.KernelGraph | str | HasMugraph
 
 
-def graph_of(given: GraphLike, *attributes: str) -> KernelGraph:
+def graph_of(given: GraphLike, *attributes: str) -> ir.KernelGraph:
     """The graph that a user means.
 
     Args:
@@ -1117,13 +1099,13 @@ def graph_of(given: GraphLike, *attributes: str) -> KernelGraph:
         CheckError: It is none of these.
         ParseError: The text is not in the language.
     """
-    if isinstance(given, KernelGraph):
+    if isinstance(given, ir.KernelGraph):
         return given
     if isinstance(given, str):
         return parse(given)
     for attribute in attributes or ("mugraph",):
         found = getattr(given, attribute, None)
-        if isinstance(found, KernelGraph):
+        if isinstance(found, ir.KernelGraph):
             return found
     raise CheckError(
         f"expected a program or a μGraph, its text, or a candidate of a search; found "

@@ -15,21 +15,7 @@ from dataclasses import fields, replace
 
 from mirage_dsl.core.errors import CheckError, SourceLocation
 from mirage_dsl.core.types import TensorType, axis_text
-from mirage_dsl.ir.graph import (
-    Accumulate,
-    Apply,
-    BlockGraph,
-    BlockNode,
-    KernelGraph,
-    KernelNode,
-    Load,
-    LoopBound,
-    RunningMax,
-    Schedule,
-    Settled,
-    Split,
-    Store,
-)
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import apply_type, block_node_type, store_type
 from mirage_dsl.ir.maps import stated_extents
 from mirage_dsl.ir.walk import operands_of
@@ -41,17 +27,17 @@ _WIDTH = 96
 _INDENT = "  "
 
 
-def to_text(graph: KernelGraph) -> str:
+def to_text(graph: ir.KernelGraph) -> str:
     """The graph as `.mu` text, ending in a newline."""
     types = {i.name: i.type for i in graph.given}
     lines = [f"mirage {VERSION}", "", *_header(graph)]
     lines += [f"{_INDENT}{i.name} = index {axis_text(i.axis)}" for i in graph.indices]
     for node in graph.nodes:
         match node:
-            case Apply():
+            case ir.Apply():
                 line = kernel_node_text(node, types)
                 lines.append(_INDENT + line)
-            case BlockGraph():
+            case ir.BlockGraph():
                 lines += [_INDENT + line for line in _block(node, types)]
                 types |= {s.result: store_type(s) for s in node.stores}
     lines.append(
@@ -61,7 +47,7 @@ def to_text(graph: KernelGraph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _header(graph: KernelGraph) -> list[str]:
+def _header(graph: ir.KernelGraph) -> list[str]:
     inputs = [f"{i.name}: {i.type}" for i in graph.inputs]
     tail = ")"
     if graph.returns:
@@ -76,7 +62,7 @@ def _header(graph: KernelGraph) -> list[str]:
     return [head, *(f"{_INDENT * 2}{i}," for i in others), _INDENT * 2 + last, tail]
 
 
-def _sizes(graph: KernelGraph) -> Iterable[str]:
+def _sizes(graph: ir.KernelGraph) -> Iterable[str]:
     """Extents in the order in which the inputs name the dims, then by name."""
     stated = stated_extents(graph)
     named = dict.fromkeys(n for i in graph.inputs for n in i.type.names)
@@ -86,7 +72,7 @@ def _sizes(graph: KernelGraph) -> Iterable[str]:
         yield f"{name} = {'?' if extent is None else extent}"
 
 
-def kernel_node_text(node: Apply, types: dict[str, TensorType]) -> str:
+def kernel_node_text(node: ir.Apply, types: dict[str, TensorType]) -> str:
     """A library kernel or a view as a statement; its type joins `types`."""
     try:
         operands = [types[v] for v in node.values]
@@ -96,7 +82,7 @@ def kernel_node_text(node: Apply, types: dict[str, TensorType]) -> str:
     return f"{node.result}: {types[node.result]} = {_application(node)}"
 
 
-def _application(node: Apply) -> str:
+def _application(node: ir.Apply) -> str:
     given = dict(node.attrs)
     order = [n for n in node.op.attributes if n in given]
     words = [node.op.name, ", ".join(map(str, node.operands))]
@@ -107,7 +93,7 @@ def _application(node: Apply) -> str:
     return " ".join(w for w in words if w)
 
 
-def block_header(block: BlockGraph) -> str:
+def block_header(block: ir.BlockGraph) -> str:
     """How a block is split and lowered: `block grid(m / 64) loop(k / 32)`."""
     words = ["block"]
     if block.grid:
@@ -122,7 +108,7 @@ def block_header(block: BlockGraph) -> str:
     return " ".join(words)
 
 
-def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
+def _block(block: ir.BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
     types: dict[str, TensorType] = {}
     lines = [f"{', '.join(block.results)} = {block_header(block)} {{"]
     for node in block.nodes:
@@ -131,25 +117,25 @@ def _block(block: BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
     return [*lines, "}"]
 
 
-def bounds_text(bounds: Iterable[LoopBound], dim: str, word: str = "while") -> str:
+def bounds_text(bounds: Iterable[ir.LoopBound], dim: str, word: str = "while") -> str:
     """`while(d <= n, d >= n - 1023)`."""
     return f"{word}({', '.join(_bound(b, dim) for b in bounds)})"
 
 
-def _bound(bound: LoopBound, dim: str) -> str:
+def _bound(bound: ir.LoopBound, dim: str) -> str:
     text = f"{dim} {'<=' if bound.upper else '>='} {bound.dim}"
     if bound.offset:
         text += f" {'-' if bound.offset < 0 else '+'} {abs(bound.offset)}"
     return text if bound.also is None else f"{text} | {dim} <= {bound.also}"
 
 
-def settled_text(settled: Iterable[Settled], dim: str) -> str:
+def settled_text(settled: Iterable[ir.Settled], dim: str) -> str:
     """`settled(near == 1 if d <= n)`."""
     shown = (f"{s.value} == {int(s.holds)} if {_bound(s.bound, dim)}" for s in settled)
     return f"settled({', '.join(shown)})"
 
 
-def splits_text(splits: Iterable[Split]) -> str:
+def splits_text(splits: Iterable[ir.Split]) -> str:
     """`m / 64, n / 32 & k / 32`: those beside each other number the same blocks."""
     found = ""
     for split in splits:
@@ -158,10 +144,10 @@ def splits_text(splits: Iterable[Split]) -> str:
     return found
 
 
-def schedule_words(schedule: Schedule) -> Iterable[str]:
+def schedule_words(schedule: ir.Schedule) -> Iterable[str]:
     """The parameters that differ from the defaults."""
-    default = Schedule()
-    for field in fields(Schedule):
+    default = ir.Schedule()
+    for field in fields(ir.Schedule):
         value = getattr(schedule, field.name)
         if value != getattr(default, field.name):
             shown = str(value).lower() if isinstance(value, bool) else str(value)
@@ -169,13 +155,13 @@ def schedule_words(schedule: Schedule) -> Iterable[str]:
 
 
 def type_text(
-    node: BlockNode,
-    block: BlockGraph,
+    node: ir.BlockNode,
+    block: ir.BlockGraph,
     types: dict[str, TensorType],
     outer: Mapping[str, TensorType],
 ) -> str:
     """`: f32[m, k/loop]`, or nothing where the type does not follow."""
-    if isinstance(node, Store):
+    if isinstance(node, ir.Store):
         return f": {node.dtype}[{', '.join(map(axis_text, node.axes))}]"
     try:
         types[node.result] = block_node_type(node, block, types, outer)
@@ -184,22 +170,22 @@ def type_text(
     return f": {types[node.result]}"
 
 
-def block_node_text(node: BlockNode, type_: str) -> str:
+def block_node_text(node: ir.BlockNode, type_: str) -> str:
     """A statement of a block, with the text of its type."""
     match node:
-        case Load():
+        case ir.Load():
             axes = "" if type_ else f"[{', '.join(map(axis_text, node.axes))}]"
             return f"{node.result}{type_} = load {node.source}{axes}"
-        case Apply():
+        case ir.Apply():
             return f"{node.result}{type_} = {_application(node)}"
-        case Accumulate():
+        case ir.Accumulate():
             how = "" if node.kind == "sum" else f" {node.kind}"
             if node.rescale is not None:
                 how += f" rescale {node.rescale}"
             return f"{node.result}{type_} = accumulate {node.operand}{how}"
-        case RunningMax():
+        case ir.RunningMax():
             return f"{node.result}{type_} = running max {node.operand}"
-        case Store():
+        case ir.Store():
             return f"store {node.result}{type_} = {node.operand}"
 
 
@@ -209,15 +195,15 @@ Lines = dict[str, int]
 """Name of a value to the position of an operator in the program."""
 
 
-def lines_of(mugraph: KernelGraph, program: KernelGraph) -> Lines:
+def lines_of(mugraph: ir.KernelGraph, program: ir.KernelGraph) -> Lines:
     """Which operator of the program has the line of each operator of a μGraph."""
     places: dict[SourceLocation, int] = {}
     for at, node in enumerate(program.nodes):
-        if isinstance(node, Apply) and node.location is not None:
+        if isinstance(node, ir.Apply) and node.location is not None:
             places.setdefault(node.location, at)
     found: Lines = {}
 
-    def note(name: str, node: Apply) -> Apply:
+    def note(name: str, node: ir.Apply) -> ir.Apply:
         if node.location in places:
             found[name] = places[node.location]
         return node
@@ -227,14 +213,14 @@ def lines_of(mugraph: KernelGraph, program: KernelGraph) -> Lines:
 
 
 def with_lines(
-    mugraph: KernelGraph, program: KernelGraph, lines: Mapping[str, int]
-) -> KernelGraph:
+    mugraph: ir.KernelGraph, program: ir.KernelGraph, lines: Mapping[str, int]
+) -> ir.KernelGraph:
     """The μGraph with the program's lines; `lines` as `lines_of` gave them."""
 
-    def place(name: str, node: Apply) -> Apply:
+    def place(name: str, node: ir.Apply) -> ir.Apply:
         at = lines.get(name, len(program.nodes))
         source = program.nodes[at] if at < len(program.nodes) else None
-        if not isinstance(source, Apply):
+        if not isinstance(source, ir.Apply):
             return node
         return replace(node, location=source.location)
 
@@ -242,17 +228,17 @@ def with_lines(
 
 
 def _map_operators(
-    graph: KernelGraph, function: Callable[[str, Apply], Apply]
-) -> KernelGraph:
+    graph: ir.KernelGraph, function: Callable[[str, ir.Apply], ir.Apply]
+) -> ir.KernelGraph:
     """Replace every operator; its name starts with its kernel's position in blocks."""
-    nodes: list[KernelNode] = []
+    nodes: list[ir.KernelNode] = []
     for at, node in enumerate(graph.nodes):
         match node:
-            case Apply():
+            case ir.Apply():
                 nodes.append(function(node.result, node))
-            case BlockGraph():
-                inner: list[BlockNode] = [
-                    function(f"{at}.{n.result}", n) if isinstance(n, Apply) else n
+            case ir.BlockGraph():
+                inner: list[ir.BlockNode] = [
+                    function(f"{at}.{n.result}", n) if isinstance(n, ir.Apply) else n
                     for n in node.nodes
                 ]
                 nodes.append(replace(node, nodes=tuple(inner)))
@@ -262,7 +248,7 @@ def _map_operators(
 # -- Drawings, in Graphviz' language ---------------------------------------------------
 
 
-def to_dot(graph: KernelGraph) -> str:
+def to_dot(graph: ir.KernelGraph) -> str:
     """A drawing of a μGraph: its kernels, and in each block what it computes.
 
     Library kernels are boxes; blocks are boxes with what they compute in them; arrows
@@ -271,7 +257,7 @@ def to_dot(graph: KernelGraph) -> str:
     return "\n".join(["digraph {", *_lines(graph), "}", ""])
 
 
-def _lines(graph: KernelGraph) -> Iterator[str]:
+def _lines(graph: ir.KernelGraph) -> Iterator[str]:
     yield f"  label={_quoted(graph.name)}; node [shape=box];"
     types = {i.name: i.type for i in graph.inputs}
     # Nodes of the drawing by the tensors of the kernel level that they make.
@@ -280,7 +266,7 @@ def _lines(graph: KernelGraph) -> Iterator[str]:
         yield _node(given.name, f"{given.name}: {given.type}", "ellipse")
         made[given.name] = given.name
     for number, node in enumerate(graph.nodes):
-        if isinstance(node, BlockGraph):
+        if isinstance(node, ir.BlockGraph):
             yield from _drawn(node, number, types, made)
             continue
         yield _node(node.result, kernel_node_text(node, types))
@@ -292,7 +278,10 @@ def _lines(graph: KernelGraph) -> Iterator[str]:
 
 
 def _drawn(
-    block: BlockGraph, number: int, outer: dict[str, TensorType], made: dict[str, str]
+    block: ir.BlockGraph,
+    number: int,
+    outer: dict[str, TensorType],
+    made: dict[str, str],
 ) -> Iterator[str]:
     yield f"  subgraph cluster_{number} {{ label={_quoted(block_header(block))};"
     types: dict[str, TensorType] = {}
@@ -304,7 +293,7 @@ def _drawn(
         names[node.result] = name
     yield "  }"
     for node in block.nodes:
-        sources = [made[node.source]] if isinstance(node, Load) else []
+        sources = [made[node.source]] if isinstance(node, ir.Load) else []
         sources += [names[v] for v in dict.fromkeys(operands_of(node)) if v in names]
         yield from (_arrow(source, names[node.result]) for source in sources)
     for store in block.stores:

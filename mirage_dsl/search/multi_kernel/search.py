@@ -32,21 +32,9 @@ from mirage_dsl.core.types import (
 )
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import library_kernel
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    BlockNode,
-    Input,
-    KernelGraph,
-    KernelNode,
-    Load,
-    Return,
-    Split,
-    Store,
-    dims_of,
-)
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import operands_of, read_by, with_operands, with_returned
@@ -116,20 +104,20 @@ class Opened:
         wanted: What has to be there in the end.
     """
 
-    program: KernelGraph
-    opaque: tuple[Apply, ...]
+    program: ir.KernelGraph
+    opaque: tuple[ir.Apply, ...]
     wanted: tuple[str, ...]
 
 
-def opened(program: KernelGraph) -> Opened:
+def opened(program: ir.KernelGraph) -> Opened:
     """Part a program of operators only."""
     types = kernel_types(program)
     origin = uncast(program)
     there = {i.name for i in program.given}
-    opaque: list[Apply] = []
-    kept: list[Apply] = []
+    opaque: list[ir.Apply] = []
+    kept: list[ir.Apply] = []
     for node in program.nodes:
-        assert isinstance(node, Apply)
+        assert isinstance(node, ir.Apply)
         if node.is_view and node.values[0] in there:
             there.add(node.result)
             kept.append(node)
@@ -148,11 +136,11 @@ def opened(program: KernelGraph) -> Opened:
         if origin[v] not in read and types[origin[v]].dtype == boolean
     }
     others = [
-        Return(v, _stored(counted.get(v, types[v])))
+        ir.Return(v, _stored(counted.get(v, types[v])))
         for v in stored
         if v not in {*given, *there, *(origin.get(r, r) for r in returned)}
     ]
-    inputs = [Input(n.result, _stored(types[n.result])) for n in opaque]
+    inputs = [ir.Input(n.result, _stored(types[n.result])) for n in opaque]
     parted = replace(
         program,
         inputs=(*program.inputs, *inputs),
@@ -163,11 +151,11 @@ def opened(program: KernelGraph) -> Opened:
     return Opened(parted, tuple(opaque), tuple(w for w in wanted if w not in there))
 
 
-def uncast(program: KernelGraph) -> Mapping[str, str]:
+def uncast(program: ir.KernelGraph) -> Mapping[str, str]:
     """What each result of a cast is the cast of, in the end."""
     origin: dict[str, str] = {}
     for node in program.nodes:
-        if isinstance(node, Apply) and "dtype" in node.op.attributes:
+        if isinstance(node, ir.Apply) and "dtype" in node.op.attributes:
             source = node.values[0]
             origin[node.result] = origin.get(source, source)
     return origin
@@ -201,19 +189,19 @@ class Rebuilder:
         formats: Of the stored tensors in the unfused program.
     """
 
-    program: KernelGraph
+    program: ir.KernelGraph
     layered: LayeredGraph
     kernels: list[KernelChoice]
-    calls: list[Apply]
+    calls: list[ir.Apply]
     formats: Mapping[str, DType]
 
-    def graph(self, dag: Dag) -> KernelGraph:
+    def graph(self, dag: Dag) -> ir.KernelGraph:
         """The kernel graph of a DAG."""
-        written: list[KernelNode] = []
+        written: list[ir.KernelNode] = []
         there: set[str] = {i.name for i in self.program.given}
         for kind, number, use in self._uses(dag):
             if kind == LIBRARY:
-                node: KernelNode | None = self.calls[number]
+                node: ir.KernelNode | None = self.calls[number]
                 made: AbstractSet[str] = {self.calls[number].result} - there
             else:
                 node = self._block(self.kernels[number], use, there)
@@ -253,7 +241,7 @@ class Rebuilder:
 
     def _block(
         self, kernel: KernelChoice, use: _Use, there: AbstractSet[str]
-    ) -> BlockGraph | None:
+    ) -> ir.BlockGraph | None:
         """The block of a kernel; None if all that it saves is there already."""
         closure, configuration = kernel.closure, kernel.configuration
         space = closure.space
@@ -277,27 +265,29 @@ class Rebuilder:
         assert block is not None
         return _joined(block, Joining(closure.cut))
 
-    def _finished(self, written: list[KernelNode]) -> KernelGraph:
+    def _finished(self, written: list[ir.KernelNode]) -> ir.KernelGraph:
         """The graph of some kernels: views before them, types in agreement, casts."""
         origin = uncast(self.program)
         returns = with_returned(self.program, origin).returns
         graph = replace(self.program, nodes=(), returns=())
         for node in written:
             graph = self._with_views(graph, operands_of(node))
-            if isinstance(node, BlockGraph):
+            if isinstance(node, ir.BlockGraph):
                 types = kernel_types(graph)
                 node = insert_casts(_fitting(node, types), types, self.formats)
             graph = replace(graph, nodes=(*graph.nodes, node))
         graph = self._with_views(graph, [r.value for r in returns])
         return with_derived_extents(replace(graph, returns=returns))
 
-    def _with_views(self, graph: KernelGraph, names: Iterable[str]) -> KernelGraph:
+    def _with_views(
+        self, graph: ir.KernelGraph, names: Iterable[str]
+    ) -> ir.KernelGraph:
         """The graph with those of the program's views that are read, if not there."""
         origin = uncast(self.program)
         made = {n.result for n in graph.applies}
-        needed, views = set(names), list[Apply]()
+        needed, views = set(names), list[ir.Apply]()
         for node in reversed(self.program.nodes):
-            if not isinstance(node, Apply) or not node.is_view:
+            if not isinstance(node, ir.Apply) or not node.is_view:
                 continue
             if node.result in needed - made:
                 seen = node.values[0]
@@ -318,29 +308,29 @@ def _needed(edges: dict[int, Edge], roots: list[int]) -> dict[int, Edge]:
     return found
 
 
-def _joined(block: BlockGraph, joining: Joining) -> BlockGraph:
+def _joined(block: ir.BlockGraph, joining: Joining) -> ir.BlockGraph:
     """A block over halves as one over dims."""
     grid = tuple(replace(s, dim=joining.name(s.dim)) for s in block.grid)
     gridded = frozenset(s.dim for s in block.grid)
-    loop = None if block.loop is None else Split(joining.name(block.loop.dim), 1)
-    nodes: list[BlockNode] = []
+    loop = None if block.loop is None else ir.Split(joining.name(block.loop.dim), 1)
+    nodes: list[ir.BlockNode] = []
     for node in block.nodes:
-        if isinstance(node, Load | Store):
+        if isinstance(node, ir.Load | ir.Store):
             nodes.append(replace(node, axes=joining.axes(node.axes)))
-        elif isinstance(node, Apply) and node.over:
+        elif isinstance(node, ir.Apply) and node.over:
             over = joining.over(node.over, gridded)
             nodes.append(node.summing(over))
         else:
             nodes.append(node)
-    return BlockGraph(grid, loop, tuple(nodes))
+    return ir.BlockGraph(grid, loop, tuple(nodes))
 
 
-def _fitting(block: BlockGraph, types: Mapping[str, TensorType]) -> BlockGraph:
+def _fitting(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> ir.BlockGraph:
     """The block with its loads' axes as those of the tensors that there are."""
-    nodes: list[BlockNode] = []
+    nodes: list[ir.BlockNode] = []
     for node in block.nodes:
-        if isinstance(node, Load):
-            pieces = {d.name: d for d in dims_of(node.axes)}
+        if isinstance(node, ir.Load):
+            pieces = {d.name: d for d in ir.dims_of(node.axes)}
             axes = tuple(_pieces(a, pieces) for a in types[node.source].axes)
             node = replace(node, axes=axes)
         nodes.append(node)
@@ -411,7 +401,7 @@ class Planner:
             if self.plans and self.late():
                 break
 
-    def take_kind(self, is_one: Callable[[KernelGraph], bool], run: Run) -> None:
+    def take_kind(self, is_one: Callable[[ir.KernelGraph], bool], run: Run) -> None:
         """Size the best graph of a kind, whatever its estimate, if none was yet."""
         if any(is_one(p.graph) for p in self.plans) or self.late():
             return
@@ -452,7 +442,7 @@ class Planner:
                 if self.late():
                     break
 
-    def _size(self, rebuilder: Rebuilder, dag: Dag, graph: KernelGraph) -> bool:
+    def _size(self, rebuilder: Rebuilder, dag: Dag, graph: ir.KernelGraph) -> bool:
         """Choose the sizes of a graph, and keep it if it is one of the best.
 
         Returns False if that one is there already: graphs that differ in their grids
@@ -499,7 +489,7 @@ class Planner:
 
     def _structures(
         self, dags: Iterable[tuple[Rebuilder, Dag]]
-    ) -> Iterator[tuple[Rebuilder, Dag, KernelGraph]]:
+    ) -> Iterator[tuple[Rebuilder, Dag, ir.KernelGraph]]:
         """The graphs of DAGs, each structure once."""
         for rebuilder, dag in dags:
             key = rebuilder.structure(dag)
@@ -516,7 +506,7 @@ class Planner:
                 self.counters["structures"] += 1
                 yield rebuilder, dag, graph
 
-    def _written(self, rebuilder: Rebuilder, dag: Dag) -> KernelGraph | None:
+    def _written(self, rebuilder: Rebuilder, dag: Dag) -> ir.KernelGraph | None:
         """The graph of a DAG, with its shifts put back; None if there is none.
 
         A cast is no tensor of its own in a layered graph, so a DAG may store truth
@@ -533,7 +523,7 @@ class Planner:
             return None
         return graph
 
-    def _safe(self, graph: KernelGraph) -> KernelGraph | None:
+    def _safe(self, graph: ir.KernelGraph) -> ir.KernelGraph | None:
         """The graph with its shifts put back; None if there is no place for them."""
         safe = stabilise(graph)
         if safe is None and self.unshifted:
@@ -609,7 +599,7 @@ class MultiKernel:
 
 
 def multi_kernel(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     hardware: Hardware,
     *,
     max_kernels: int = 3,
@@ -656,7 +646,7 @@ def multi_kernel(
 
 @dataclass
 class _Search:
-    program: KernelGraph
+    program: ir.KernelGraph
     parted: Opened
     unshifted: bool
     max_kernels: int
@@ -739,7 +729,7 @@ class _Search:
                 self.found.complete &= layers == longest
                 return
 
-    def _calls(self, space: Space) -> list[Apply]:
+    def _calls(self, space: Space) -> list[ir.Apply]:
         """Pre-defined kernels, the opaque nodes that cost something among them."""
         names = {v.name for v in space.values if v.is_load}
         names |= {space.values[i].name for i in space.stored}
@@ -752,13 +742,13 @@ class _Search:
         there.update(
             n.result
             for n in self.parted.program.nodes
-            if isinstance(n, Apply) and n.is_view
+            if isinstance(n, ir.Apply) and n.is_view
         )
         read = dict.fromkeys(v for n in self.parted.opaque for v in n.values)
         yield from (v for v in read if v in there)
 
     def _graphs(
-        self, space: Space, own: list[KernelChoice], calls: list[Apply], layers: int
+        self, space: Space, own: list[KernelChoice], calls: list[ir.Apply], layers: int
     ) -> Iterator[tuple[LayeredGraph, list[KernelChoice]]]:
         """The layered graphs of so many layers, each with its kernels.
 
@@ -813,7 +803,7 @@ class _Search:
             self.found.counters["nodes"] += len(closure.saturation.shape)
         return tensors, choices
 
-    def _priced(self, calls: list[Apply]) -> list[LibraryChoice]:
+    def _priced(self, calls: list[ir.Apply]) -> list[LibraryChoice]:
         types = kernel_types(self.program)
         extents = derived_extents(self.program, self.program.extent_of)
         priced: list[LibraryChoice] = []

@@ -30,6 +30,7 @@ from mirage_dsl.core.types import (
     f32,
     promote,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.bounds import (
     Degree,
     NotHomogeneousError,
@@ -37,7 +38,6 @@ from mirage_dsl.ir.analysis.bounds import (
     scaling_of,
 )
 from mirage_dsl.ir.canonical import longer_name
-from mirage_dsl.ir.graph import Apply, Input, KernelGraph, Return, partial_dim
 from mirage_dsl.ir.infer import apply_type, kernel_types, library_dims
 from mirage_dsl.ir.walk import values_of
 from mirage_dsl.ops.definition import Kind
@@ -79,7 +79,7 @@ class Halves:
     @property
     def part(self) -> str:
         """The number of the part."""
-        return partial_dim(self.dim)
+        return ir.partial_dim(self.dim)
 
     @property
     def within(self) -> str:
@@ -87,7 +87,7 @@ class Halves:
         return f"{self.dim}'"
 
 
-def cut_dims(program: KernelGraph) -> tuple[Halves, ...]:
+def cut_dims(program: ir.KernelGraph) -> tuple[Halves, ...]:
     """The summed dims that are worth splitting between blocks, longest first.
 
     Of a long sum over several short dims, as those of groups and within groups, it is
@@ -97,7 +97,7 @@ def cut_dims(program: KernelGraph) -> tuple[Halves, ...]:
     sums: list[tuple[str, ...]] = []
     viewed: set[str] = set()
     for node in program.nodes:
-        assert isinstance(node, Apply)
+        assert isinstance(node, ir.Apply)
         viewed.update(node.along)
         if node.op.kind is Kind.LIBRARY:
             viewed.update(library_dims(node))
@@ -129,7 +129,7 @@ def beside(
     return found
 
 
-def with_halves(program: KernelGraph, cut: Iterable[Halves]) -> KernelGraph:
+def with_halves(program: ir.KernelGraph, cut: Iterable[Halves]) -> ir.KernelGraph:
     """The program over the halves of some dims."""
     names = {h.dim: h for h in cut}
     extents = dict(program.extents)
@@ -139,13 +139,15 @@ def with_halves(program: KernelGraph, cut: Iterable[Halves]) -> KernelGraph:
         short = SHORTEST_PART if whole >= LONG else SHORTEST_PART // others[dim]
         extents[half.part] = max(1, min(MOST_PARTS, whole // max(1, short)))
         extents[half.within] = -(-whole // (extents[half.part] or 1))
-    inputs = tuple(Input(i.name, _cut_type(i.type, names)) for i in program.inputs)
+    inputs = tuple(ir.Input(i.name, _cut_type(i.type, names)) for i in program.inputs)
     nodes = tuple(
-        _cut_sums(n, names) if isinstance(n, Apply) else n for n in program.nodes
+        _cut_sums(n, names) if isinstance(n, ir.Apply) else n for n in program.nodes
     )
-    returns = tuple(Return(r.value, _cut_type(r.type, names)) for r in program.returns)
+    returns = tuple(
+        ir.Return(r.value, _cut_type(r.type, names)) for r in program.returns
+    )
     indices = tuple(replace(i, axis=_cut_axis(i.axis, names)) for i in program.indices)
-    return KernelGraph(
+    return ir.KernelGraph(
         program.name, inputs, nodes, returns, tuple(sorted(extents.items())), indices
     )
 
@@ -163,7 +165,7 @@ def _cut_axis(axis: Axis, names: Mapping[str, Halves]) -> Axis:
     return tuple(found)
 
 
-def _cut_sums(node: Apply, names: Mapping[str, Halves]) -> Apply:
+def _cut_sums(node: ir.Apply, names: Mapping[str, Halves]) -> ir.Apply:
     over: list[str] = []
     for dim in node.over:
         half = names.get(dim)
@@ -171,9 +173,9 @@ def _cut_sums(node: Apply, names: Mapping[str, Halves]) -> Apply:
     return node.summing(tuple(over))
 
 
-def rejoined(nodes: Iterable[Apply], half: Halves) -> list[Apply]:
+def rejoined(nodes: Iterable[ir.Apply], half: Halves) -> list[ir.Apply]:
     """The nodes over the whole dim again, without those that know its parts."""
-    kept: list[Apply] = []
+    kept: list[ir.Apply] = []
     dropped: set[str] = set()
     for node in nodes:
         both = [n for n in node.over if n in (half.part, half.within)]
@@ -259,7 +261,9 @@ class Exponentials:
     shifts: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-def exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> Exponentials:
+def exponentials(
+    halved: ir.KernelGraph, definitions: Sequence[ir.Apply]
+) -> Exponentials:
     """Follow every exponential.
 
     Args:
@@ -272,7 +276,7 @@ def exponentials(halved: KernelGraph, definitions: Sequence[Apply]) -> Exponenti
     shifts: dict[str, int] = {}
     products = any(n.op.kind is Kind.CONTRACTION for n in halved.applies)
     for number, node in enumerate(halved.nodes):
-        if not isinstance(node, Apply) or node.op is not EXP:
+        if not isinstance(node, ir.Apply) or node.op is not EXP:
             continue
         try:
             summed = set(scaling_of(halved, number, node.result).summed)
@@ -298,7 +302,7 @@ def done_once(shift: Ints) -> NDArray[np.bool_]:
     return (shift >= 0) & (shift % 2 == 1)
 
 
-def _scaled(exponential: str, definitions: Sequence[Apply]) -> set[str]:
+def _scaled(exponential: str, definitions: Sequence[ir.Apply]) -> set[str]:
     """Values that scale with an exponential."""
     degrees: dict[str, Degree] = {exponential: 1}
     for node in definitions:
@@ -339,9 +343,9 @@ class Candidates:
         counters: Figures for the ledger.
     """
 
-    program: KernelGraph
+    program: ir.KernelGraph
     cut: tuple[Halves, ...]
-    definitions: tuple[Apply, ...]
+    definitions: tuple[ir.Apply, ...]
     names: tuple[str, ...]
     shifts: Mapping[str, int]
     own: bool
@@ -371,8 +375,8 @@ class Candidates:
 
 
 def space_with_halves(
-    program: KernelGraph, cut: tuple[Halves, ...]
-) -> tuple[Space, KernelGraph]:
+    program: ir.KernelGraph, cut: tuple[Halves, ...]
+) -> tuple[Space, ir.KernelGraph]:
     """The space of a program over halves, all its values being outputs."""
     halved = with_halves(program, cut)
     space = space_of(halved)
@@ -385,7 +389,7 @@ def space_with_halves(
 
 
 def candidates(
-    program: KernelGraph,
+    program: ir.KernelGraph,
     cut: tuple[Halves, ...],
     w: Workspace,
     *,
@@ -507,7 +511,7 @@ class _Definer:
     partial if that is possible.
     """
 
-    def __init__(self, chooser: _Chooser, halved: KernelGraph) -> None:
+    def __init__(self, chooser: _Chooser, halved: ir.KernelGraph) -> None:
         space, plain = chooser.space, chooser.plain
         self.space, self.plain = space, plain
         self.nodes = [*halved.applies]
@@ -556,7 +560,7 @@ class _Definer:
         operands = self.wide(operands)
         if op.kind is Kind.CONTRACTION:
             operands = self.of_one_format(operands)
-        return self.add(Apply(f"u{node}", op, operands, attrs))
+        return self.add(ir.Apply(f"u{node}", op, operands, attrs))
 
     def of_one_format(
         self, operands: tuple[str | Scalar, ...]
@@ -580,9 +584,9 @@ class _Definer:
         if self.types[name].dtype == dtype:
             return name
         attrs = (("dtype", dtype.name),)
-        return self.add(Apply(f"{name}_{dtype}", CAST, (name,), attrs))
+        return self.add(ir.Apply(f"{name}_{dtype}", CAST, (name,), attrs))
 
-    def add(self, node: Apply) -> str:
+    def add(self, node: ir.Apply) -> str:
         """Append a definition under a free name, which is returned."""
         name = longer_name(node.result, self.taken)
         node = replace(node, result=name)
@@ -593,7 +597,7 @@ class _Definer:
 
 
 def _extended_space(
-    space: Space, extended: KernelGraph, names: tuple[str, ...]
+    space: Space, extended: ir.KernelGraph, names: tuple[str, ...]
 ) -> Space:
     """The space of the extended program, in which the named values may be stored."""
     own = {v.name for v in space.values}
@@ -601,7 +605,7 @@ def _extended_space(
     targets = [space.values[o.value].name for o in space.outputs]
     wanted = dict.fromkeys((*targets, *names))
     found = space_of(
-        replace(extended, returns=tuple(Return(n, types[n]) for n in wanted))
+        replace(extended, returns=tuple(ir.Return(n, types[n]) for n in wanted))
     )
     index = {v.name: i for i, v in enumerate(found.values)}
     values = [_with_joined_halves(v, space) if v.is_load else v for v in found.values]

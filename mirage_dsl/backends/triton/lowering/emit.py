@@ -44,6 +44,7 @@ from mirage_dsl.core.types import (
     number,
     torch_dtype,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import calls, launches
 from mirage_dsl.ir.analysis.layouts import (
     FlatValues,
@@ -53,15 +54,6 @@ from mirage_dsl.ir.analysis.layouts import (
     flat_values,
     single_elements,
     with_channels_last,
-)
-from mirage_dsl.ir.graph import (
-    Apply,
-    BlockGraph,
-    KernelGraph,
-    Operand,
-    PartOfDim,
-    Return,
-    partial_dim,
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import products, sums
@@ -88,7 +80,7 @@ class ModulePlan:
         around: Types and extents that it was written for.
     """
 
-    graph: KernelGraph
+    graph: ir.KernelGraph
     source: str
     kernels: tuple[KernelPlan, ...]
     around: Surroundings
@@ -98,7 +90,7 @@ FAR = 2**31
 """Offsets from here on do not fit into 32 bits."""
 
 
-def emit(graph: KernelGraph) -> str:
+def emit(graph: ir.KernelGraph) -> str:
     """The Python source that computes a μGraph.
 
     The module defines one `@triton.jit` function per block graph, and
@@ -111,7 +103,7 @@ def emit(graph: KernelGraph) -> str:
 
 
 def plan(
-    graph: KernelGraph,
+    graph: ir.KernelGraph,
     *,
     wide: bool = False,
     pointers: bool = False,
@@ -169,7 +161,9 @@ def plan(
     return ModulePlan(graph, source, tuple(kernels), around)
 
 
-def _source(graph: KernelGraph, kernels: list[KernelPlan], launcher: Launcher) -> str:
+def _source(
+    graph: ir.KernelGraph, kernels: list[KernelPlan], launcher: Launcher
+) -> str:
     run = launcher.write(kernels)
     lines = _head(graph, kernels)
     for kernel in kernels:
@@ -179,7 +173,7 @@ def _source(graph: KernelGraph, kernels: list[KernelPlan], launcher: Launcher) -
     return "\n".join([*lines, "", "", *run]) + "\n"
 
 
-def _kernels(graph: KernelGraph, around: Surroundings) -> list[KernelPlan]:
+def _kernels(graph: ir.KernelGraph, around: Surroundings) -> list[KernelPlan]:
     found: list[KernelPlan] = []
     for launch in launches(graph):
         check_rank(launch.block)
@@ -191,7 +185,7 @@ def _kernels(graph: KernelGraph, around: Surroundings) -> list[KernelPlan]:
     return found
 
 
-def _given(graph: KernelGraph, outer: Outer, flat: FlatValues) -> dict[str, int]:
+def _given(graph: ir.KernelGraph, outer: Outer, flat: FlatValues) -> dict[str, int]:
     """Values that can be made in the caller's tensors, with the number of the output.
 
     A value must lie in the caller's tensor as a view: its axes may be cut out of the
@@ -216,7 +210,7 @@ def is_far(kind: TensorType, extents: Mapping[str, int | None]) -> bool:
     return prod(known) >= FAR
 
 
-def check_rank(block: BlockGraph) -> None:
+def check_rank(block: ir.BlockGraph) -> None:
     """Refuse what the launch cannot number.
 
     Raises:
@@ -246,7 +240,7 @@ class Launcher:
     """
 
     def __init__(
-        self, graph: KernelGraph, around: Surroundings, taken: Iterable[str] = ()
+        self, graph: ir.KernelGraph, around: Surroundings, taken: Iterable[str] = ()
     ) -> None:
         self._graph = graph
         self._types = around.types
@@ -289,7 +283,7 @@ class Launcher:
         self._count()
         left = iter(kernels)
         for node in self._graph.nodes:
-            if isinstance(node, Apply):
+            if isinstance(node, ir.Apply):
                 self._library(node)
             else:
                 self._launch(next(left))
@@ -333,12 +327,12 @@ class Launcher:
             for shape, dims in open_axes:
                 self._bind_axis(shape, dims)
         for node in self._graph.nodes:
-            if isinstance(node, BlockGraph):
+            if isinstance(node, ir.BlockGraph):
                 self._bind_parts(node)
             for dims, name in sums(node):
                 if self._unknown(name) and not any(map(self._unknown, dims)):
                     self._sizes[name] = self._sum_size(name, dims)
-            if isinstance(node, Apply) and node.sliced is not None:
+            if isinstance(node, ir.Apply) and node.sliced is not None:
                 self._bind_slice(node.sliced)
         self._bind_products()
         for name in self._extents:
@@ -375,11 +369,11 @@ class Launcher:
         extent = self._extents.get(dim)
         return str(extent) if extent is not None else self._sizes[dim]
 
-    def _bind_parts(self, block: BlockGraph) -> None:
+    def _bind_parts(self, block: ir.BlockGraph) -> None:
         """Extents of the dims over the parts of symbolic split dims."""
         stored = {d.name for s in block.stores for axis in s.axes for d in axis}
         for split in block.grid:
-            name = partial_dim(split.dim)
+            name = ir.partial_dim(split.dim)
             bound = self._unknown(name) and not self._unknown(split.dim)
             if name in stored and bound:
                 self._sizes[name] = self._writer.assign(
@@ -387,7 +381,7 @@ class Launcher:
                     f"-(-{self.size(split.dim)} // {split.tile})",
                 )
 
-    def _bind_slice(self, part: PartOfDim) -> None:
+    def _bind_slice(self, part: ir.PartOfDim) -> None:
         """The extent of what is left of a symbolic dim."""
         if self._unknown(part.to) and not self._unknown(part.dim):
             cut = part.start - part.stop
@@ -528,7 +522,7 @@ class Launcher:
 
     # -- Library kernels -----------------------------------------------------------
 
-    def _library(self, node: Apply) -> None:
+    def _library(self, node: ir.Apply) -> None:
         if node.result in self._inner | self._flat_values.unmade:
             return
         if node.result in self._built:
@@ -546,7 +540,7 @@ class Launcher:
             self._names.fresh(node.result), text
         )
 
-    def _shared(self, node: Apply, text: str) -> str:
+    def _shared(self, node: ir.Apply, text: str) -> str:
         """The part of a call's results, where others take other parts of the same."""
         if not node.op.part:
             return text
@@ -556,7 +550,7 @@ class Launcher:
             self._calls[call] = self._writer.assign(name, f"{call})")
         return f"{self._calls[call]}{part[1:]}{rest}"
 
-    def _call(self, node: Apply) -> str:
+    def _call(self, node: ir.Apply) -> str:
         match = self._fused.get(node.result)
         if match is not None:
             values = {v: self._as_it_lies(v) for v in match.values}
@@ -576,7 +570,7 @@ class Launcher:
             text += ".contiguous()"
         return aligned(text, dims, kind.names)
 
-    def _shows(self, node: Apply) -> bool:
+    def _shows(self, node: ir.Apply) -> bool:
         """Whether a node's result is a view, so that it lies as what it shows."""
         single = node.result in self._single and node.result not in self._fused
         return node.op.kind is Kind.VIEW or single
@@ -585,7 +579,7 @@ class Launcher:
     def _single(self) -> frozenset[str]:
         return single_elements(self._graph, self._extents)
 
-    def _as_it_lies(self, operand: Operand) -> Argument:
+    def _as_it_lies(self, operand: ir.Operand) -> Argument:
         """A value with its axes as they lie in memory, if a library kernel made it."""
         found = self._value(operand)
         dims = self._lying.get(operand, ()) if isinstance(operand, str) else ()
@@ -593,14 +587,14 @@ class Launcher:
             return found
         return Argument(aligned(found.text, found.dims, dims), dims, found.dtype)
 
-    def _value(self, operand: Operand) -> Argument:
+    def _value(self, operand: ir.Operand) -> Argument:
         if isinstance(operand, Scalar):
             return Argument(self._constant(operand))
         kind = self._types[operand]
         text = self._flat(self._variables[operand], kind)
         return Argument(text, kind.names, kind.dtype)
 
-    def _complete(self, node: Apply) -> None:
+    def _complete(self, node: ir.Apply) -> None:
         """Copy those parts of a concatenation that no kernel has stored there."""
         joined, to = node.attr("dims"), str(node.attr("to"))
         assert isinstance(joined, tuple)
@@ -639,7 +633,7 @@ class Launcher:
             if given.get(item.value) != at:
                 self._writer.line(f"{self._outs[at]}.copy_({text})")
 
-    def _returned(self, item: Return) -> str:
+    def _returned(self, item: ir.Return) -> str:
         """A value with the axes of the returned type."""
         kind = self._types[item.value]
         variable = self._variables[item.value]
@@ -686,7 +680,7 @@ def prefetch(lines):
 """What a module with such kernels defines."""
 
 
-def _head(graph: KernelGraph, kernels: list[KernelPlan]) -> list[str]:
+def _head(graph: ir.KernelGraph, kernels: list[KernelPlan]) -> list[str]:
     lines = [
         f'"""{graph.name}: {len(kernels)} Triton kernel{"s" * (len(kernels) != 1)}."""',
         "",

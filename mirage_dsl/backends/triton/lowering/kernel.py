@@ -49,21 +49,16 @@ from mirage_dsl.core.types import (
     number,
     u8,
 )
+from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import Announced
 from mirage_dsl.ir.analysis.layouts import (
     FlatValues,
     Place,
 )
-from mirage_dsl.ir.graph import (
-    BlockGraph,
-    LoopBound,
-    Operand,
-    Schedule,
-    Split,
-)
 from mirage_dsl.ir.maps import parts
 from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, MUL, SUB, WHERE
+from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.build import build, memory_order, suited
 from mirage_dsl.tile.combined import (
     DEALT_AT_ONCE,
@@ -86,53 +81,6 @@ from mirage_dsl.tile.combined import (
     positions,
     runs,
     words,
-)
-from mirage_dsl.tile.program import (
-    AGAIN,
-    MERGED,
-    Along,
-    Announce,
-    Ask,
-    Cast,
-    Compute,
-    Convert,
-    Finite,
-    Join,
-    Lane,
-    Largest,
-    Load,
-    Loop,
-    Making,
-    Mask,
-    Merge,
-    Notes,
-    Order,
-    Outer,
-    Part,
-    Piece,
-    Pieces,
-    Positions,
-    Product,
-    Reduce,
-    Rescale,
-    Scan,
-    Start,
-    Statement,
-    Store,
-    TileProgram,
-    Update,
-    Wait,
-    counts_down,
-    has_excess,
-    iterations,
-    launch_order,
-    loop_parts,
-    makes,
-    partial_of,
-    power_of_two,
-    reads,
-    value,
-    walk,
 )
 
 # -- Text ------------------------------------------------------------------------------
@@ -225,7 +173,7 @@ class Writer:
             self.line(line)
         self.dedent()
 
-    def comment(self, notes: Notes) -> None:
+    def comment(self, notes: tp.Notes) -> None:
         """Add the lines that what follows comes from, and the user's before them."""
         for note in notes:
             if note.location is not None:
@@ -284,7 +232,7 @@ Strides = Sequence[str | int | Gapped]
 
 
 @dataclass(frozen=True)
-class Surroundings(Outer):
+class Surroundings(tp.Outer):
     """What printing a block needs to know of its kernel graph.
 
     Attributes:
@@ -372,7 +320,7 @@ class KernelPlan:
     """
 
     name: str
-    block: BlockGraph
+    block: ir.BlockGraph
     params: tuple[Param, ...]
     grid: tuple[str, ...]
     lines: tuple[str, ...]
@@ -380,7 +328,7 @@ class KernelPlan:
     registers: int | None = None
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ir.Schedule:
         """How it is launched."""
         return self.block.schedule
 
@@ -554,7 +502,7 @@ class Signature:
             self.params.append(Param(name, "size", dim))
         return self._sizes[dim]
 
-    def parts(self, axis: Sequence[Split]) -> str:
+    def parts(self, axis: Sequence[ir.Split]) -> str:
         """How many blocks an axis has: a number, or an expression of names of dims."""
         counts: list[str] = []
         for split in axis:
@@ -567,7 +515,7 @@ class Signature:
             return str(max(map(int, counts)))
         return counts[0] if len(counts) == 1 else f"max({', '.join(counts)})"
 
-    def iterations(self, program: TileProgram) -> str:
+    def iterations(self, program: tp.TileProgram) -> str:
         """How often the loop runs."""
         loop = program.loop
         assert loop is not None
@@ -631,7 +579,7 @@ class Variable:
     """
 
     name: str
-    axes: Order
+    axes: tp.Order
     dtype: DType = f32
 
 
@@ -641,7 +589,7 @@ class TileCode:
     def __init__(
         self,
         writer: Writer,
-        pieces: Pieces,
+        pieces: tp.Pieces,
         mask_of: Callable[[Dim], str],
     ) -> None:
         self.writer = writer
@@ -700,7 +648,7 @@ class TileCode:
         made = self._made[-1][key] = make()
         return made
 
-    def arranged(self, tile: Variable, order: Order) -> Variable:
+    def arranged(self, tile: Variable, order: tp.Order) -> Variable:
         """The tile with its axes in this order."""
         if order == tile.axes:
             return tile
@@ -713,7 +661,7 @@ class TileCode:
 
         return self._once(("arranged", tile.name, order), make)
 
-    def reshaped_as(self, tile: Variable, axes: Order) -> Variable:
+    def reshaped_as(self, tile: Variable, axes: tp.Order) -> Variable:
         """The tile with these axes, of which several were one."""
 
         def make() -> Variable:
@@ -736,7 +684,7 @@ class TileCode:
 
         return self._once(("lane", tile.name, along, at), make)
 
-    def _halved(self, name: str, rest: Order, width: int) -> list[str]:
+    def _halved(self, name: str, rest: tp.Order, width: int) -> list[str]:
         """The lanes of the last axis, which is split in two until it is one."""
         if width == 1:
             return [name]
@@ -761,7 +709,7 @@ class TileCode:
 
         return self._once(("dtype", tile.name, dtype), make)
 
-    def masked(self, tile: Variable, dims: Order, fill: float) -> Variable:
+    def masked(self, tile: Variable, dims: tp.Order, fill: float) -> Variable:
         """The tile with `fill` in the lanes outside of `dims`."""
 
         def make() -> Variable:
@@ -792,8 +740,8 @@ class Places:
 
     def __init__(
         self,
-        axes: Sequence[Sequence[Split]],
-        pieces: Pieces,
+        axes: Sequence[Sequence[ir.Split]],
+        pieces: tp.Pieces,
         writer: Writer,
         size: Callable[[str], str],
         *,
@@ -831,13 +779,13 @@ class Places:
                 continue
             wide = ".to(tl.int64)" if self._wide else ""
             text = f"tl.program_id({place}){wide}"
-            if counts_down(axis, self._pieces.block):
+            if tp.counts_down(axis, self._pieces.block):
                 text = f"tl.num_programs({place}) - 1 - {text}"
             name = self._writer.define("_".join([*(s.dim for s in axis), "id"]), text)
             self.ids |= dict.fromkeys((s.dim for s in axis), name)
 
     def emit_id_at(
-        self, split: Split, spans: Sequence[tuple[int | str, int]], number: int
+        self, split: ir.Split, spans: Sequence[tuple[int | str, int]], number: int
     ) -> None:
         """Bind the coordinate of the block that has positions, or of the nearest.
 
@@ -872,7 +820,9 @@ class Places:
             f"{split.dim}_id", f"({text}).to({dtype})"
         )
 
-    def emit_positions(self, which: Callable[[Piece], bool] = lambda _: True) -> None:
+    def emit_positions(
+        self, which: Callable[[tp.Piece], bool] = lambda _: True
+    ) -> None:
         """Bind lanes and starting positions of pieces, and their constant masks."""
         pieces = [piece for piece in self._pieces.all if which(piece)]
         for piece in pieces:
@@ -882,7 +832,7 @@ class Places:
                 terms = self._outside_loop(piece)
                 self._masks[piece.dim] = self._bind_mask(piece, terms)
 
-    def _emit_lanes(self, piece: Piece) -> None:
+    def _emit_lanes(self, piece: tp.Piece) -> None:
         dim, first, tile = piece.dim, self._first(piece), piece.loop_tile
         self._steps[dim] = "" if tile is None else "it" if tile == 1 else f"it * {tile}"
         if piece.unit:
@@ -898,7 +848,7 @@ class Places:
         else:
             self._starts[dim] = self._lanes[dim]
 
-    def _first(self, piece: Piece) -> str:
+    def _first(self, piece: tp.Piece) -> str:
         """The first position of the block's part, or nothing where it is 0."""
         if piece.grid_tile is None:
             return ""
@@ -914,7 +864,7 @@ class Places:
         first = self._first(self._pieces[dim])
         return f"{first} + {text}" if first else text
 
-    def run(self, side: Order) -> dict[Dim, str]:
+    def run(self, side: tp.Order) -> dict[Dim, str]:
         """Positions along pieces that lie in memory as one axis: of the last, of all.
 
         What the others add is the block's part of the first one.
@@ -1013,12 +963,12 @@ class Places:
 
     # -- Masks ---------------------------------------------------------------------
 
-    def _outside_loop(self, piece: Piece) -> list[str]:
+    def _outside_loop(self, piece: tp.Piece) -> list[str]:
         """Conditions on a lane that do not change from iteration to iteration."""
         dim = piece.dim
         return self._conditions(piece, self._lanes[dim], self._starts[dim])
 
-    def _conditions(self, piece: Piece, lane: str, at: str) -> list[str]:
+    def _conditions(self, piece: tp.Piece, lane: str, at: str) -> list[str]:
         """The same of some lanes, and of the positions that they have."""
         terms: list[str] = []
         if piece.loop_tile is not None:
@@ -1042,7 +992,7 @@ class Places:
                 terms = self._outside_loop(piece) + self._of_iteration(piece)
                 self._loop_masks[piece.dim] = self._bind_mask(piece, terms)
 
-    def _of_iteration(self, piece: Piece) -> list[str]:
+    def _of_iteration(self, piece: tp.Piece) -> list[str]:
         name, step = piece.dim.name, self.advance(piece.dim)
         terms: list[str] = []
         if piece.ragged_loop and piece.grid_tile is not None:
@@ -1065,7 +1015,7 @@ class Places:
             if terms:
                 self._masks[piece.dim] = self._bind_mask(piece, terms)
 
-    def _bind_mask(self, piece: Piece, terms: list[str]) -> str:
+    def _bind_mask(self, piece: tp.Piece, terms: list[str]) -> str:
         return self._writer.define(f"{piece.dim.name}_in", " & ".join(terms))
 
     def mask(self, dim: Dim) -> str:
@@ -1101,7 +1051,7 @@ class Lanes:
         inside: Which of them exist, where the masks of the tile's axes do not say it.
     """
 
-    order: Order
+    order: tp.Order
     starts: Mapping[Dim, str]
     inside: str = ""
 
@@ -1217,10 +1167,10 @@ class Memory:
         Blocks that have no part of `k` compute what all others do, and write it once
         more where the last one does.
         """
-        base = partial_of(dim, self._block)
+        base = tp.partial_of(dim, self._block)
         assert base is not None
         number, split = self._places.ids[base], self._block.grid_split(base)
-        if split is None or not has_excess(split, self._block, self._extents):
+        if split is None or not tp.has_excess(split, self._block, self._extents):
             return number
         return f"tl.minimum({number}, {self._size(dim.name)} - 1)"
 
@@ -1236,7 +1186,7 @@ class Memory:
     def load(
         self,
         address: Address,
-        order: Order,
+        order: tp.Order,
         name: str,
         *,
         whole: bool = False,
@@ -1262,12 +1212,12 @@ class Memory:
 
     def store(
         self,
-        node: Store,
+        node: tp.Store,
         pointer: str,
         strides: Strides,
         tile: Variable,
-        lanes: Order = (),
-        chosen: Callable[[Order], str] = lambda _: "",
+        lanes: tp.Order = (),
+        chosen: Callable[[tp.Order], str] = lambda _: "",
     ) -> None:
         """Store the lanes of a tile that are inside.
 
@@ -1298,7 +1248,7 @@ class Memory:
         )
         self._writer.line(f"tl.store({pointers}, {text}{guard})")
 
-    def _spread(self, tile: Variable, order: Order) -> str:
+    def _spread(self, tile: Variable, order: tp.Order) -> str:
         shape = self._tiles.shape(order)
         if tile.dtype.only_stores and not tile.axes:
             return f"tl.broadcast_to({tile.name}, {shape})"
@@ -1363,7 +1313,7 @@ class Prefetcher:
         self._memory = memory
         self._signature = signature
 
-    def ask(self, asked: Ask) -> None:
+    def ask(self, asked: tp.Ask) -> None:
         """Ask for the first few tiles of a load of the loop."""
         writer = self._tiles.writer
         source, pieces = asked.source, self._tiles.pieces
@@ -1384,12 +1334,12 @@ class Prefetcher:
         writer.below("if EARLY:", [f"prefetch({address.first})"])
 
     @staticmethod
-    def _lanes(piece: Piece, tiles: int) -> int:
+    def _lanes(piece: tp.Piece, tiles: int) -> int:
         """Elements of the first few tiles; those of one that is not looped over."""
         if piece.loop_tile is None:
             return piece.width
         part = piece.grid_tile or piece.extent or piece.loop_tile
-        most = power_of_two(part // piece.loop_tile + 1) // 2
+        most = tp.power_of_two(part // piece.loop_tile + 1) // 2
         return piece.width * min(tiles, most)
 
 
@@ -1430,7 +1380,7 @@ def as_number(text: str, dtype: DType, wanted: DType) -> str:
 
 
 def emit_block(
-    block: BlockGraph,
+    block: ir.BlockGraph,
     name: str,
     around: Surroundings,
     *,
@@ -1456,12 +1406,12 @@ def emit_block(
 
 class _Printer:
     def __init__(
-        self, program: TileProgram, pieces: Pieces, around: Surroundings
+        self, program: tp.TileProgram, pieces: tp.Pieces, around: Surroundings
     ) -> None:
         self._program, self._pieces, self._around = program, pieces, around
         self._writer = Writer()
         signature = self._signature = Signature(around, self._writer.names)
-        self._axes = launch_order(pieces.block, around.extents, around.types)
+        self._axes = tp.launch_order(pieces.block, around.extents, around.types)
         places = self._places = Places(
             self._axes,
             pieces,
@@ -1489,7 +1439,7 @@ class _Printer:
         self._truths: dict[str, str] = {}
         self._chosen_by = _deciding(program)
         self._hoisted = False
-        self._ranges: Mapping[Part, tuple[str, str]] = {}
+        self._ranges: Mapping[tp.Part, tuple[str, str]] = {}
         self._addresses: dict[str, Address] = {}
         self._descriptors: dict[str, str] = {}
         self._print = self._methods()
@@ -1497,35 +1447,35 @@ class _Printer:
     def _deals(self) -> Mapping[str, Dealt]:
         """The loads that give threads what they multiply."""
         found = deal(self._program, self._words, self._runs)
-        if found is None or not value(found.when, self._pieces):
+        if found is None or not tp.value(found.when, self._pieces):
             return {}
         return found.loads
 
     def _methods(self) -> Mapping[type, Callable[[Any], None]]:
         """What prints each kind of statement."""
         return {
-            Load: self._load,
-            Store: self._store,
-            Ask: self._ask,
-            Positions: self._positions,
-            Compute: self._compute,
-            Cast: self._cast,
-            Finite: self._finite,
-            Convert: self._convert,
-            Mask: self._mask,
-            Merge: self._merge,
-            Lane: self._lane,
-            Join: self._join,
-            Reduce: self._reduce,
-            Scan: self._scan,
-            Product: self._product,
-            Start: self._start,
-            Rescale: self._rescale,
-            Update: self._update,
-            Largest: self._largest,
-            Wait: self._wait,
-            Announce: self._announce,
-            Loop: self._loop,
+            tp.Load: self._load,
+            tp.Store: self._store,
+            tp.Ask: self._ask,
+            tp.Positions: self._positions,
+            tp.Compute: self._compute,
+            tp.Cast: self._cast,
+            tp.Finite: self._finite,
+            tp.Convert: self._convert,
+            tp.Mask: self._mask,
+            tp.Merge: self._merge,
+            tp.Lane: self._lane,
+            tp.Join: self._join,
+            tp.Reduce: self._reduce,
+            tp.Scan: self._scan,
+            tp.Product: self._product,
+            tp.Start: self._start,
+            tp.Rescale: self._rescale,
+            tp.Update: self._update,
+            tp.Largest: self._largest,
+            tp.Wait: self._wait,
+            tp.Announce: self._announce,
+            tp.Loop: self._loop,
         }
 
     # -- The kernel ----------------------------------------------------------------
@@ -1574,7 +1524,7 @@ class _Printer:
             return stretch.first
         return self._form(stretch.first, (), i32)
 
-    def _blocks(self, axis: Sequence[Split]) -> str:
+    def _blocks(self, axis: Sequence[ir.Split]) -> str:
         """How many blocks the launch has along an axis of the grid."""
         narrowed = self._changes.narrowed
         if narrowed is not None and axis[0].dim in narrowed.stretches:
@@ -1582,21 +1532,21 @@ class _Printer:
             return str(sum(each.blocks(axis[0].tile) for each in found))
         return self._signature.parts(axis)
 
-    def _region(self, body: Sequence[Statement], closing: Notes) -> None:
+    def _region(self, body: Sequence[tp.Statement], closing: tp.Notes) -> None:
         left_out = self._packed.steps | self._changes.unused
         for statement in body:
             if statement.notes:
                 self._writer.comment(statement.notes)
-            if not left_out or left_out.isdisjoint(makes(statement)):
+            if not left_out or left_out.isdisjoint(tp.makes(statement)):
                 held = self._multiply_held(statement)
                 self._print[type(statement)](statement)
                 self._variables |= held
         self._writer.comment(closing)
 
-    def _multiply_held(self, statement: Statement) -> Mapping[str, Variable]:
+    def _multiply_held(self, statement: tp.Statement) -> Mapping[str, Variable]:
         """Give a statement what it needs with its factor; what is held in its place."""
         held: dict[str, Variable] = {}
-        read = dict.fromkeys(reads(statement)) if self._held.factors else ()
+        read = dict.fromkeys(tp.reads(statement)) if self._held.factors else ()
         for name in read:
             factor = self._held.factors.get(name)
             if factor is None or self._held.takes(statement, name):
@@ -1607,14 +1557,14 @@ class _Printer:
             self._variables[name] = replace(tile, name=made)
         return held
 
-    def _loop(self, loop: Loop) -> None:
+    def _loop(self, loop: tp.Loop) -> None:
         self._hoist()
         stages = self._program.schedule.num_stages
         if not self._ranges:
             self._ranges = self._parts()
         first, end = self._ranges[loop.part]
         ahead = f"num_stages={stages}"
-        if self._dealt and iterations(self._program) == DEALT_AT_ONCE:
+        if self._dealt and tp.iterations(self._program) == DEALT_AT_ONCE:
             ahead += f", loop_unroll_factor={DEALT_AT_ONCE}"
         self._writer.line(f"for it in tl.range({first}, {end}, {ahead}):")
         self._writer.indent()
@@ -1626,14 +1576,14 @@ class _Printer:
             self._writer.line("pass")
         self._tiles.leave()
         self._writer.dedent()
-        if loop.part == loop_parts(self._program.whole)[-1]:
+        if loop.part == tp.loop_parts(self._program.whole)[-1]:
             self._places.end_loop()
 
-    def _parts(self) -> Mapping[Part, tuple[str, str]]:
+    def _parts(self) -> Mapping[tp.Part, tuple[str, str]]:
         """Of each part, the first iteration, and the one behind the last."""
         program = self._program
         first, end = self._visited(self._signature.iterations(program))
-        ranges: dict[Part, tuple[str, str]] = {"": (first, end)}
+        ranges: dict[tp.Part, tuple[str, str]] = {"": (first, end)}
         if not program.whole:
             return ranges
         begin, last = first, end
@@ -1652,7 +1602,7 @@ class _Printer:
         ranges["whole"] = begin, last
         return ranges
 
-    def _place(self, bound: LoopBound, shift: int) -> str:
+    def _place(self, bound: ir.LoopBound, shift: int) -> str:
         """The tile of the loop that a block's place, so far shifted, lies in."""
         return self._tile_of(f"{self._places.part(bound.dim)} + {shift}")
 
@@ -1667,7 +1617,7 @@ class _Printer:
         # Integers are divided towards 0, so what is below comes to 0 first.
         return f"tl.maximum({place}, 0) // {program.loop.tile}"
 
-    def _covered(self, bound: LoopBound) -> str:
+    def _covered(self, bound: ir.LoopBound) -> str:
         """Where the iterations end that a bound covers, or begin."""
         program = self._program
         assert program.loop is not None
@@ -1697,10 +1647,10 @@ class _Printer:
                 first = self._assign("it_first", f"({place}).to(tl.int32)")
         return first, end
 
-    def _wait(self, _: Wait) -> None:
+    def _wait(self, _: tp.Wait) -> None:
         self._if_early("gdc_wait()  # until the kernel before is done")
 
-    def _announce(self, _: Announce) -> None:
+    def _announce(self, _: tp.Announce) -> None:
         self._if_early("gdc_launch_dependents()  # the next kernel may start")
 
     def _if_early(self, statement: str) -> None:
@@ -1714,18 +1664,18 @@ class _Printer:
     def _assign(self, wanted: str, expression: str) -> str:
         return self._writer.define(wanted, expression)
 
-    def _name(self, statement: Making, name: str) -> None:
+    def _name(self, statement: tp.Making, name: str) -> None:
         """Note the name of a statement's result."""
         tile = statement.tile
         self._variables[statement.result] = Variable(name, tile.axes, tile.dtype)
 
-    def _format(self, step: Compute) -> DType:
+    def _format(self, step: tp.Compute) -> DType:
         """The format of integers that a step computes with, or f32."""
         operands = (o for o in step.operands if isinstance(o, str))
         dtypes = (self._variables[o].dtype for o in operands)
         return next((d for d in dtypes if d.is_integer), f32)
 
-    def _form(self, operand: Operand, order: Order, dtype: DType = f32) -> str:
+    def _form(self, operand: ir.Operand, order: tp.Order, dtype: DType = f32) -> str:
         """An atomic expression that broadcasts against tiles with axes `order`."""
         if isinstance(operand, Scalar):
             return self._signature.constant(operand, dtype)
@@ -1740,8 +1690,8 @@ class _Printer:
             return
         self._hoisted = True
         shared: dict[str, str] = {}
-        for load, looped in walk(self._program.body):
-            if not looped or not isinstance(load, Load):
+        for load, looped in tp.walk(self._program.body):
+            if not looped or not isinstance(load, tp.Load):
                 continue
             if load.via == "descriptor":
                 box = self._box(load)
@@ -1751,7 +1701,7 @@ class _Printer:
                 )
                 continue
             address = self._address(load)
-            original = load.result.removesuffix(AGAIN)
+            original = load.result.removesuffix(tp.AGAIN)
             name = shared.get(address.first, "")
             if not name or not self._program.whole:
                 name = self._assign(f"{original}_first", address.first)
@@ -1759,19 +1709,19 @@ class _Printer:
             self._addresses[load.result] = replace(address, first=name)
 
     @cached_property
-    def _loads(self) -> Mapping[str, Load]:
-        every = (s for s, _ in walk(self._program.body))
-        return {s.result: s for s in every if isinstance(s, Load)}
+    def _loads(self) -> Mapping[str, tp.Load]:
+        every = (s for s, _ in tp.walk(self._program.body))
+        return {s.result: s for s in every if isinstance(s, tp.Load)}
 
-    def _box(self, load: Load) -> Order:
+    def _box(self, load: tp.Load) -> tp.Order:
         return memory_order(load, self._signature.type(load.source))
 
-    def _key(self, load: Load) -> str:
+    def _key(self, load: tp.Load) -> str:
         """The parameter that is read: a copy's is another one, for the same tensor."""
         source = load.source
         return source if load.instead is None else self._signature.alias_of(source)
 
-    def _address(self, load: Load) -> Address:
+    def _address(self, load: tp.Load) -> Address:
         pointer, strides = self._signature.access(self._key(load))
         lanes = self._lanes_of(load)
         if load.result in self._words:
@@ -1786,7 +1736,7 @@ class _Printer:
             without=along,
         )
 
-    def _lanes_of(self, load: Load) -> Lanes:
+    def _lanes_of(self, load: tp.Load) -> Lanes:
         """Where the lanes of a loaded tile lie."""
         dealt = self._dealt.get(load.result)
         if dealt is not None:
@@ -1799,7 +1749,7 @@ class _Printer:
         return Lanes(self._axes_of(load), starts)
 
     def _address_of_words(
-        self, load: Load, pointer: str, strides: Strides, lanes: Lanes
+        self, load: tp.Load, pointer: str, strides: Strides, lanes: Lanes
     ) -> Address:
         """The address of a tile of words, which count twice as far as elements do."""
         inner, at, steps = self._words[load.result], list[Axis](), list[str | int]()
@@ -1820,16 +1770,16 @@ class _Printer:
             fits = f"{stride} == 1" if inside else f"{stride} % 2 == 0"
             self._writer.line(f"tl.static_assert({fits})")
 
-    def _loaded(self, load: Load) -> DType:
+    def _loaded(self, load: tp.Load) -> DType:
         """The format of what is loaded: elements, or words of two of them."""
         return self._word(load) if load.result in self._words else load.tile.dtype
 
     @staticmethod
-    def _word(load: Load) -> DType:
+    def _word(load: tp.Load) -> DType:
         """The format of words of two elements of a load."""
         return i16 if load.tile.dtype.itemsize == 1 else i32
 
-    def _axes_of(self, load: Load) -> Order:
+    def _axes_of(self, load: tp.Load) -> tp.Order:
         """The axes of a loaded tile: a run of pieces is one, named by the last.
 
         Tiles of words lack the axis of their two elements.
@@ -1839,7 +1789,7 @@ class _Printer:
         sides = self._runs.get(load.result)
         return load.tile.axes if sides is None else tuple(s[-1] for s in sides)
 
-    def _picked(self, load: Load, along: Along) -> tuple[str, str]:
+    def _picked(self, load: tp.Load, along: tp.Along) -> tuple[str, str]:
         """What positions that are data add to an address, and which of them exist.
 
         They are counted from the end below 0; none outside of the tensor is read.
@@ -1866,13 +1816,13 @@ class _Printer:
         inside = " & ".join(m for m in (inside, self._under(along, order)) if m)
         return times(at + subscript(index.axes, order), step), inside
 
-    def _under(self, along: Along, order: Order) -> str:
+    def _under(self, along: tp.Along, order: tp.Order) -> str:
         """The lanes that are read at all; nothing if all are."""
         if along.under is None:
             return ""
         return self._chosen(along.under, order, holds=along.holds)
 
-    def _chosen(self, under: str, order: Order, *, holds: bool) -> str:
+    def _chosen(self, under: str, order: tp.Order, *, holds: bool) -> str:
         """The lanes for which a truth value is true, or those for which it is not."""
         tile = self._variables[under]
         sign, name = "!=" if holds else "==", self._truths.get(tile.name)
@@ -1881,7 +1831,7 @@ class _Printer:
             text = name if holds else f"(~{name})"
         return text + subscript(tile.axes, order)
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: tp.Load) -> None:
         if load.instead is not None:
             self._writer.line("# once more for what is no matrix product")
         name, axes = self._writer.names.fresh(load.result), self._axes_of(load)
@@ -1907,7 +1857,7 @@ class _Printer:
         if load.result in self._words:
             self._variables[load.result] = Variable(name, axes, self._word(load))
 
-    def _load_dealt(self, load: Load, address: Address, name: str) -> None:
+    def _load_dealt(self, load: tp.Load, address: Address, name: str) -> None:
         """Load what threads multiply, and give it the axes that the product takes."""
         dealt, lanes = self._dealt[load.result], self._lanes_of(load)
         text = f"{address.first} + {address.step}" if address.step else address.first
@@ -1925,11 +1875,11 @@ class _Printer:
         text = f"{function}(tl.load({text}), {parts}{numbers})"
         self._writer.assign(name, text)
 
-    def _is_whole(self, load: Load) -> bool:
+    def _is_whole(self, load: tp.Load) -> bool:
         """Whether what is loaded are integers."""
         return load.tile.dtype.is_integer or load.result in self._words
 
-    def _store(self, store: Store) -> None:
+    def _store(self, store: tp.Store) -> None:
         pointer, strides = self._signature.access(store.result)
         change = self._changes.stores.get(store.result)
         if change is None:
@@ -1946,7 +1896,7 @@ class _Printer:
                 partial(self._changed, part),
             )
 
-    def _new(self, store: Store, part: Written) -> Variable:
+    def _new(self, store: tp.Store, part: Written) -> Variable:
         """What a store changes elements to."""
         if isinstance(part.value, str):
             return self._variables[part.value]
@@ -1957,11 +1907,11 @@ class _Printer:
         )
         return Variable(self._bind(store.result, text), axes, dtype)
 
-    def _changed(self, part: Written, order: Order) -> str:
+    def _changed(self, part: Written, order: tp.Order) -> str:
         """The lanes of a part that a store changes."""
         return " & ".join(self._met(name, order, holds) for name, holds in part.under)
 
-    def _met(self, name: str, order: Order, holds: bool) -> str:
+    def _met(self, name: str, order: tp.Order, holds: bool) -> str:
         """The lanes for which a condition holds, or those for which it does not."""
         under = self._variables[name]
         if under.axes or not order:
@@ -1971,7 +1921,7 @@ class _Printer:
         zeros = f"tl.full({self._tiles.shape(order)}, 0, tl.int32)"
         return f"({zeros} + ({under.name} {sign} 0).to(tl.int32) != 0)"
 
-    def _positions(self, step: Positions) -> None:
+    def _positions(self, step: tp.Positions) -> None:
         text = self._memory.positions(step.at, step.tile.axes)
         shape = self._tiles.shape(step.tile.axes)
         dtype = TRITON_DTYPE[step.tile.dtype.name]
@@ -1979,13 +1929,13 @@ class _Printer:
         text = cast or f"tl.full({shape}, {text or 0}, {dtype})"
         self._name(step, self._bind(step.result, text))
 
-    def _ask(self, asked: Ask) -> None:
+    def _ask(self, asked: tp.Ask) -> None:
         code = Prefetcher(self._tiles, self._places, self._memory, self._signature)
         code.ask(asked)
 
     # -- One element at a time -----------------------------------------------------
 
-    def _compute(self, step: Compute) -> None:
+    def _compute(self, step: tp.Compute) -> None:
         order = step.tile.axes
         self._tiles.shape(order)
         if step.result in self._packed.floats:
@@ -2023,22 +1973,22 @@ class _Printer:
                 text = f"tl.where({holds}, {forms[1]}, {forms[2]})"
         self._name(step, self._bind(step.result, text))
 
-    def _is_multiplied_later(self, step: Compute) -> bool:
+    def _is_multiplied_later(self, step: tp.Compute) -> bool:
         """Whether a product is held without its factor: as what is multiplied."""
         if step.op is not MUL or step.result not in self._held.factors:
             return False
-        (tile,) = reads(step)
+        (tile,) = tp.reads(step)
         self._variables[step.result] = self._variables[tile]
         return True
 
-    def _log2_e(self, step: Compute | Largest) -> str:
+    def _log2_e(self, step: tp.Compute | tp.Largest) -> str:
         """What the difference in an exponential is multiplied by."""
         factor = self._held.factor_of(step)
         if factor is None:
             return str(LOG2_E)
         return f"({self._signature.constant(factor)} * {LOG2_E})"
 
-    def _bits_of(self, step: Compute, text: str) -> str | None:
+    def _bits_of(self, step: tp.Compute, text: str) -> str | None:
         """The bits of a truth value; None where it is but a number."""
         if step.op.triton.endswith(AS_NUMBER):
             return text.removesuffix(AS_NUMBER)
@@ -2049,7 +1999,7 @@ class _Printer:
         axes = step.tile.axes
         return " & ".join(self._truths[v.name] + subscript(v.axes, axes) for v in known)
 
-    def _truth(self, step: Compute, text: str) -> None:
+    def _truth(self, step: tp.Compute, text: str) -> None:
         """What decides what is read, also as the bits that it gives.
 
         Triton loads lanes together if it sees that a mask is the same for them, which
@@ -2060,7 +2010,7 @@ class _Printer:
         self._truths[name] = holds
         self._name(step, name)
 
-    def _cast(self, cast: Cast) -> None:
+    def _cast(self, cast: tp.Cast) -> None:
         if cast.result in self._packed.floats:
             self._unpack(cast)
             return
@@ -2070,7 +2020,7 @@ class _Printer:
         text = CAST.triton.format(name, dtype=dtype)
         self._name(cast, self._bind(cast.result, text))
 
-    def _unpack(self, step: Compute | Cast) -> None:
+    def _unpack(self, step: tp.Compute | tp.Cast) -> None:
         """Floats of the parts of bytes, in f16, which holds them, or from there in f32.
 
         What is both halves of a byte is joined along an axis behind the others.
@@ -2097,13 +2047,13 @@ class _Printer:
             name = self._bind(f"{part.source}_halves", f"tl.join({name}, {others[0]})")
         self._unpacked(step, Variable(name, axes, f16))
 
-    def _unpacked(self, step: Compute | Cast, made: Variable) -> None:
+    def _unpacked(self, step: tp.Compute | tp.Cast, made: Variable) -> None:
         """Note floats that are unpacked, as the step gives them."""
         made = self._tiles.arranged(made, step.tile.axes)
         self._variables[step.result] = self._tiles.as_dtype(made, step.tile.dtype)
 
     def _unpack_word(
-        self, step: Compute | Cast, part: Unpacked, word: Variable
+        self, step: tp.Compute | tp.Cast, part: Unpacked, word: Variable
     ) -> None:
         """The same of both bytes of words: one call gives all of their floats."""
         function, parts = word_function(part, self._loads[part.source].tile.dtype)
@@ -2115,14 +2065,14 @@ class _Printer:
         at = next(i for i, own in enumerate(wanted) if own == (part.lane, part.part))
         self._unpacked(step, Variable(names[at], word.axes, f16))
 
-    def _finite(self, step: Finite) -> None:
+    def _finite(self, step: tp.Finite) -> None:
         row = self._variables[step.operand]
         name = self._bind(row.name, finite_shift(row.name, step.fill))
         self._variables[step.result] = replace(row, name=name)
 
     # -- Changes of form -----------------------------------------------------------
 
-    def _convert(self, step: Convert) -> None:
+    def _convert(self, step: tp.Convert) -> None:
         tile = self._variables[step.operand]
         if tile.dtype is not step.tile.dtype:
             tile = self._tiles.as_dtype(tile, step.tile.dtype)
@@ -2130,19 +2080,19 @@ class _Printer:
             tile = self._tiles.arranged(tile, step.tile.axes)
         self._variables[step.result] = tile
 
-    def _mask(self, step: Mask) -> None:
+    def _mask(self, step: tp.Mask) -> None:
         dims = tuple(d for d, _ in step.where)
         tile = self._tiles.masked(self._variables[step.operand], dims, step.fill)
         self._variables[step.result] = tile
 
-    def _merge(self, step: Merge) -> None:
+    def _merge(self, step: tp.Merge) -> None:
         lanes = [prod(self._pieces.shape(side)) for side in step.sides]
         tile = self._variables[step.operand]
         if step.operand in self._runs:
             self._variables[step.result] = tile
             return
         shape = f"({', '.join(map(str, lanes))})"
-        original = self._variables[step.result.rpartition(MERGED)[0]]
+        original = self._variables[step.result.rpartition(tp.MERGED)[0]]
         name = self._tiles.reshaped(tile.name, shape, f"{original.name}_r")
         self._variables[step.result] = replace(tile, name=name)
 
@@ -2151,7 +2101,7 @@ class _Printer:
         """Values whose lanes are numbers."""
         return positions(self._program)
 
-    def _lane(self, step: Lane) -> None:
+    def _lane(self, step: tp.Lane) -> None:
         if step.operand in self._counted:
             dtype = TRITON_DTYPE[step.tile.dtype.name]
             self._name(
@@ -2170,7 +2120,7 @@ class _Printer:
         lane = self._tiles.lane(tile, step.along, step.at)
         self._variables[step.result] = self._tiles.arranged(lane, step.tile.axes)
 
-    def _element(self, step: Lane, word: Variable) -> str:
+    def _element(self, step: tp.Lane, word: Variable) -> str:
         """One of the two elements of words."""
         bits = 8 * step.tile.dtype.itemsize
         shifted = f"{word.name} >> {bits} & " if step.at else f"{word.name} & "
@@ -2178,13 +2128,13 @@ class _Printer:
         text = f"({shifted}{2**bits - 1}).to(tl.uint{bits}).to({kind}, bitcast=True)"
         return self._bind(step.result, text)
 
-    def _join(self, step: Join) -> None:
+    def _join(self, step: tp.Join) -> None:
         lanes = (self._variables[o].name for o in (step.operand, step.other))
         self._name(step, self._bind(step.result, f"tl.join({', '.join(lanes)})"))
 
     # -- Sums ----------------------------------------------------------------------
 
-    def _reduce(self, step: Reduce) -> None:
+    def _reduce(self, step: tp.Reduce) -> None:
         tile = self._variables[step.operand]
         name, axes = tile.name, list(tile.axes)
         if step.halves:
@@ -2196,7 +2146,7 @@ class _Printer:
             axes.remove(dim)
         self._name(step, name)
 
-    def _halves_added(self, step: Reduce, tile: Variable) -> str:
+    def _halves_added(self, step: tp.Reduce, tile: Variable) -> str:
         """The sum over the first axis, of which each thread gets two lanes to add.
 
         For `tl.sum` warps that hold the axis would store it innermost, and all lanes of
@@ -2219,12 +2169,12 @@ class _Printer:
             name = self._bind(step.result, step.op.triton.format(name, axis=0))
         return name
 
-    def _scan(self, step: Scan) -> None:
+    def _scan(self, step: tp.Scan) -> None:
         tile = self._variables[step.operand]
         text = step.op.triton.format(tile.name, axis=tile.axes.index(step.along))
         self._name(step, self._bind(step.result, text))
 
-    def _product(self, product: Product) -> None:
+    def _product(self, product: tp.Product) -> None:
         self._tiles.shape(product.tile.axes)
         if not product.is_matrix:
             self._multiply_and_sum(product)
@@ -2247,7 +2197,7 @@ class _Printer:
             return self._bind(name, f"kept({name})")
         return name
 
-    def _add_product(self, product: Product, operands: str, options: str) -> None:
+    def _add_product(self, product: tp.Product, operands: str, options: str) -> None:
         """Add a product to a carried tile in place."""
         assert product.into is not None
         target = self._variables[product.into].name
@@ -2258,7 +2208,7 @@ class _Printer:
         else:
             self._writer.assign(target, f"tl.dot({operands}, {target}{options})")
 
-    def _multiply_and_sum(self, product: Product) -> None:
+    def _multiply_and_sum(self, product: tp.Product) -> None:
         order = (*product.tile.axes, *product.over)
         self._tiles.shape(order)
         a, b = (self._form(v, order) for v in (product.left, product.right))
@@ -2269,7 +2219,7 @@ class _Printer:
 
     # -- What the loop carries -----------------------------------------------------
 
-    def _start(self, step: Start) -> None:
+    def _start(self, step: tp.Start) -> None:
         self._hoist()
         shape = self._tiles.shape(step.tile.axes)
         dtype = step.tile.dtype
@@ -2277,7 +2227,7 @@ class _Printer:
         text = f"tl.full({shape}, {value}, {name})"
         self._name(step, self._assign(step.result, text))
 
-    def _rescale(self, step: Rescale) -> None:
+    def _rescale(self, step: tp.Rescale) -> None:
         target = self._variables[step.target]
         scale = self._form(step.scale, target.axes)
         self._writer.assign(target.name, f"{target.name} * {scale}")
@@ -2286,7 +2236,7 @@ class _Printer:
     def _read_on(self) -> frozenset[str]:
         return _read_on(self._program)
 
-    def _update(self, step: Update) -> None:
+    def _update(self, step: tp.Update) -> None:
         target = self._variables[step.target]
         name, operand = target.name, self._form(step.operand, target.axes)
         if step.operand in self._read_on:
@@ -2297,7 +2247,7 @@ class _Printer:
         assert step.op.join is not None
         self._writer.assign(name, step.op.join.triton.format(name, operand))
 
-    def _largest(self, step: Largest) -> None:
+    def _largest(self, step: tp.Largest) -> None:
         """The new maximum, and by how much sums relative to the old one shrink.
 
         The old maximum may be -inf, the new one stands as 0 for it: then the factor is
@@ -2315,45 +2265,47 @@ class _Printer:
         self._writer.assign(last, highest)
 
 
-def _deciding(program: TileProgram) -> frozenset[str]:
+def _deciding(program: tp.TileProgram) -> frozenset[str]:
     """The truth values that decide what is read: which lanes, and at which positions.
 
     Of programs whose positions are known, where it is of use to see through them.
     """
-    statements = [s for s, _ in walk(program.body)]
-    along = [s.along for s in statements if isinstance(s, Load) and s.along]
+    statements = [s for s, _ in tp.walk(program.body)]
+    along = [s.along for s in statements if isinstance(s, tp.Load) and s.along]
     if all(a.known == "no" for a in along):
         return frozenset()
     chosen = (
         s.operands[0]
         for s in statements
-        if isinstance(s, Compute) and s.op is WHERE and s.tile.dtype.is_integer
+        if isinstance(s, tp.Compute) and s.op is WHERE and s.tile.dtype.is_integer
     )
     under = (a.under for a in along)
     found = {n for n in (*chosen, *under) if isinstance(n, str)}
     for s in reversed(statements):
-        if isinstance(s, Compute) and s.op is MUL and s.result in found:
+        if isinstance(s, tp.Compute) and s.op is MUL and s.result in found:
             found.update(o for o in s.operands if isinstance(o, str))
     return frozenset(found)
 
 
-def _read_on(program: TileProgram) -> frozenset[str]:
+def _read_on(program: tp.TileProgram) -> frozenset[str]:
     """Sums, and products, of what a loop loads that join tiles which it reads as well.
 
     As a scan does that goes on from one iteration to the next.
     """
-    inside = [s for s, in_loop in walk(program.body) if in_loop]
-    loaded = {s.result for s in inside if isinstance(s, Load)}
+    inside = [s for s, in_loop in tp.walk(program.body) if in_loop]
+    loaded = {s.result for s in inside if isinstance(s, tp.Load)}
     for s in inside:
-        if isinstance(s, Mask | Convert) and s.operand in loaded:
+        if isinstance(s, tp.Mask | tp.Convert) and s.operand in loaded:
             loaded.add(s.result)
     made = {
         s.result
         for s in inside
-        if isinstance(s, Reduce) and s.operand in loaded and not s.tile.dtype.is_integer
+        if isinstance(s, tp.Reduce)
+        and s.operand in loaded
+        and not s.tile.dtype.is_integer
     }
-    joined = [s for s in inside if isinstance(s, Update) and s.operand in made]
-    times = Counter(n for s in inside if joined for n in reads(s))
+    joined = [s for s in inside if isinstance(s, tp.Update) and s.operand in made]
+    times = Counter(n for s in inside if joined for n in tp.reads(s))
     return frozenset(s.operand for s in joined if times[s.target] > 1)
 
 
