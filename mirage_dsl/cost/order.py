@@ -30,7 +30,7 @@ from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import operands_of
-from mirage_dsl.tile import program as tiles
+from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.program import Product, Reduce, Scan, makes
 
 Steps = Sequence[Step]
@@ -101,7 +101,7 @@ def late_loads(steps: Steps, exchanging: AbstractSet[str]) -> int:
     """Loads outside of the loop that set out only when threads have met."""
     met, late = set[str](), 0
     for statement, stage in steps:
-        if isinstance(statement, tiles.Load):
+        if isinstance(statement, tp.Load):
             late += stage in met and stage != "body"
         elif not exchanging.isdisjoint(makes(statement)):
             met.add(stage)
@@ -137,7 +137,7 @@ def _orders(footprint: Footprint) -> Iterator[Steps]:
 
 
 def _loads_first(stage: int, step: Step) -> tuple[int, bool]:
-    return stage, not isinstance(step[0], tiles.Load)
+    return stage, not isinstance(step[0], tp.Load)
 
 
 def _depths(facts: ProgramFacts) -> list[tuple[int, int]]:
@@ -146,7 +146,7 @@ def _depths(facts: ProgramFacts) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for statement, when in facts.flow.steps:
         stage, depth = STAGES.index(when), 0
-        if isinstance(statement, tiles.Store) and when == "after":
+        if isinstance(statement, tp.Store) and when == "after":
             stage += 1
         for value in facts.flow.operands(statement):
             made, since = ready[value]

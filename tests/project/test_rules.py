@@ -55,6 +55,13 @@ SHOWN = {
     ("mirage_dsl.api.kernel", "mirage_dsl.backends.triton.lowering.emit"),
     ("mirage_dsl.cli.graphs", "mirage_dsl.backends.triton.lowering.emit"),
 }
+# Modules of which more than a few names are written qualified, and how they are called.
+QUALIFIED = {
+    "mirage_dsl.ir.graph": "graph as ir",
+    "mirage_dsl.tile.program": "program as tp",
+    "mirage_dsl.ops.table": "table",
+}
+MOST_NAMES = 4
 # What says something to readers only, and what benchmarks measure with.
 UNREAD = ("FieldAlgebra", "host_microseconds", "time_call")
 HEAVY = ("torch", "triton", "numba", "ortools", "rich", "click")
@@ -121,6 +128,16 @@ def test_imports_go_one_way(file: Path) -> None:
             continue
         wrong = LAYERS[there] >= LAYERS[here]
         assert not wrong, f"{_name(file)} ({here}) imports {module} ({there})"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_name)
+def test_nodes_statements_and_operators_are_written_qualified(file: Path) -> None:
+    for node in _tree(file).body:
+        if isinstance(node, ast.ImportFrom) and node.module in QUALIFIED:
+            package, _, _ = node.module.rpartition(".")
+            qualified = f"from {package} import {QUALIFIED[node.module]}"
+            few = len(node.names) <= MOST_NAMES
+            assert few, f"{_name(file)}:{node.lineno}: {qualified}"
 
 
 def test_backends_are_named_in_their_registry_alone() -> None:
@@ -235,7 +252,7 @@ def test_everything_at_the_top_of_a_module_is_used() -> None:
 
 WALKED = re.compile(
     r"\.result: \w+ for \w+ in [\w.]*nodes\b"
-    r"|\[\s*\w+ for (\w+) in [\w.]*\w\.nodes if isinstance\(\1, Apply\)\s*\]"
+    r"|\[\s*\w+ for (\w+) in [\w.]*\w\.nodes if isinstance\(\1, (?:ir\.)?Apply\)\s*\]"
 )
 """What makes each value, and a level's operators, gathered by hand."""
 
@@ -248,6 +265,7 @@ def test_graphs_are_walked_by_the_walk() -> None:
     assert by_hand == [], "ir.walk has makers, and graphs have `applies`"
     assert WALKED.search(walk.read_text("utf-8"))
     assert WALKED.search("[n for n in graph.nodes if isinstance(n, Apply)]")
+    assert WALKED.search("[n for n in graph.nodes if isinstance(n, ir.Apply)]")
 
 
 def _tracked() -> list[Path]:
