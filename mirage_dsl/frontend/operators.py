@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mirage_dsl.core.errors import UnsupportedError, user_location
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
@@ -167,10 +167,9 @@ def _upsampled(mode: str, corners: bool, antialias: bool) -> Function:
         aligned, *factors = told if corners else (None, *told)
         given = [factor for factor in factors if factor is not None]
         if given and not is_sequence(given[0]):
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"an operator that interpolates to a size with factors {given}; call "
-                "torch.nn.functional.interpolate with one of the two",
-                user_location(),
+                "torch.nn.functional.interpolate with one of the two"
             )
         scale = given[0] if given else None
         return interpolate(
@@ -223,11 +222,10 @@ def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
 
 def _elsewhere(name: str) -> Function:
     def refused(*_: Any, **__: Any) -> Any:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"torch.ops.aten.{name}, whose arguments or results are others than those "
             "of the function, cannot be traced; call the function of "
-            "torch.nn.functional",
-            user_location(),
+            "torch.nn.functional"
         )
 
     return refused

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mirage_dsl.core.errors import DTypeError, user_location
+from mirage_dsl.core.errors import DTypeError
 from mirage_dsl.core.types import Scalar, i8, i16, i32, u8
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.elementary import xlog1py
@@ -83,10 +83,9 @@ def _of_two(name: str) -> Function:
         given = [as_operand(operand) for operand in (x, other)]
         dtype = format_of(op, recorder.origin, (x, other), given)
         if op.formats is Formats.INTEGERS and not dtype.is_integer:
-            raise DTypeError(
+            raise DTypeError.here(
                 f"{name} of {dtype}; PyTorch has it of integers: convert first, as "
-                "with .long()",
-                user_location(),
+                "with .long()"
             )
         made = (
             Tensor.made(recorder, recorder.full([], operand, dtype), ())

@@ -259,9 +259,8 @@ def _mode() -> type[Any]:
             if make is None:
                 return func(*args, **told, **kept_back(func, args, told))
             if told.get("out") is not None:
-                raise UnsupportedError(
-                    f"torch.{func.__name__}: out= is not possible; use the result",
-                    user_location(),
+                raise UnsupportedError.here(
+                    f"torch.{func.__name__}: out= is not possible; use the result"
                 )
             return make(*args, **{n: o for n, o in told.items() if n not in _SILENT})
 
