@@ -1019,7 +1019,7 @@ class Priced:
     ) -> None:
         self._graph = graph
         self._hardware = hardware
-        self._extents = derived_extents(graph, graph.extent_of)
+        self._extents = derived_extents(graph)
         self._types = laid_out(graph, kernel_types(graph), self._extents)
         ahead = behind_kernels(graph)
         self._running = {id(b) for b, made in ahead if runs_ahead(b, made)}
@@ -1111,7 +1111,7 @@ def least_microseconds(
         inside: Inputs that are in L2.
         hardware: The GPU.
     """
-    extents = derived_extents(segment, segment.extent_of)
+    extents = derived_extents(segment)
     read = read_by(n for n in segment.applies if not n.is_view)
     sizes = {
         i.name: tensor_bytes(i.type, extents) for i in segment.inputs if i.name in read
@@ -1181,7 +1181,7 @@ def launched(graph: ir.KernelGraph) -> list[int]:
 
     Of operators that are one call it is the last one.
     """
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
     types = laid_out(graph, kernel_types(graph), extents)
     placed = places(graph, types, extents)
     within = _within(calls(graph, types)) | _repeated(graph)

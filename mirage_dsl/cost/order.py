@@ -38,7 +38,7 @@ Steps = Sequence[Step]
 def in_good_order(graph: ir.KernelGraph, hardware: Hardware) -> ir.KernelGraph:
     """The μGraph with the statements of its blocks in their best order."""
     types = kernel_types(graph)
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
 
     def ordered(node: ir.BlockGraph) -> ir.BlockGraph:
         try:

@@ -1248,7 +1248,7 @@ class Builder:
                 axes = (self._dims_of(axis) for axis in value.axes)
                 found[key] = AxisNames(tuple(axes))
             elif isinstance(value, int):
-                _, *behind = self._dims.named(str(node.attr("dim")))
+                _, *behind = self._dims.named(node.dim("dim"))
                 found[key] = value // (product(behind) or 1)
             elif isinstance(value, tuple):
                 joins = node.op.kind is Kind.CONCAT

@@ -555,7 +555,7 @@ def _joins(view: BlockView) -> Iterator[Diagnostic]:
     known = {d.name for load in view.block.loads for d in ir.dims_of(load.axes)}
     first: dict[str, tuple[Counter[Dim], int]] = {}
     for node in joins:
-        to, pieces = str(node.attr("to")), _joined_pieces(view, node)
+        to, pieces = node.dim("to"), _joined_pieces(view, node)
         if pieces is None:
             continue
         other = first.setdefault(to, pieces)

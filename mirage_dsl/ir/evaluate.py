@@ -449,10 +449,9 @@ class NamedArrays(Generic[V]):
                 return self.view(node, operands[0], extents)
             case Kind.GATHER:
                 source, index = operands
-                return self.gather(node.op, source, index, str(node.attr("dim")))
+                return self.gather(node.op, source, index, node.dim("dim"))
             case Kind.CONCAT:
-                joined, to = node.attr("dims"), str(node.attr("to"))
-                assert isinstance(joined, tuple)
+                joined, to = node.dims("dims"), node.dim("to")
                 return self.concat(operands, joined, to)
             case Kind.LIBRARY:
                 assert extents is not None, node

@@ -472,7 +472,7 @@ def _factored_type(
 def _gather_type(
     node: ir.Apply, source: TensorType, index: TensorType, space: MemorySpace
 ) -> TensorType:
-    dim = str(node.attr("dim"))
+    dim = node.dim("dim")
     if dim not in source.names:
         raise CheckError(f"{node.op.name}: the operand has no dim {dim}")
     piece = source.dim(dim)
@@ -496,8 +496,7 @@ def _gather_type(
 def _concat_type(
     node: ir.Apply, types: Sequence[TensorType], space: MemorySpace
 ) -> TensorType:
-    joined, to = dict(node.attrs)["dims"], str(node.attr("to"))
-    assert isinstance(joined, tuple)
+    joined, to = node.dims("dims"), node.dim("to")
     if len(joined) != len(types) or not types:
         raise CheckError(
             f"{node.op.name} takes one dim per operand, "

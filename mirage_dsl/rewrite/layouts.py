@@ -153,7 +153,7 @@ class _Dims:
     def __init__(self, program: ir.KernelGraph) -> None:
         self.program = program
         self.types = kernel_types(program)
-        self.extents = derived_extents(program, program.extent_of)
+        self.extents = derived_extents(program)
 
     @cached_property
     def own(self) -> tuple[ir.Apply, ...]:
@@ -235,9 +235,7 @@ class _Dims:
         found: list[dict[str, str]] = []
         for node in self.own:
             if node.op is RENAME:
-                old, new = node.attr("dims"), node.attr("to")
-                assert isinstance(old, tuple)
-                assert isinstance(new, tuple)
+                old, new = node.dims("dims"), node.dims("to")
                 pairs = list(zip(old, new, strict=True))
                 found += [dict(pairs), {b: a for a, b in pairs}]
         return found

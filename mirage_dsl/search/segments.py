@@ -380,7 +380,7 @@ class SegmentSearch:
         found = sizes_of_all(
             [UnsizedBlock(b, self.constraints.sizes(b)) for b in blocks],
             outer,
-            derived_extents(graph, graph.extent_of),
+            derived_extents(graph),
             hardware=self.hardware,
             keep=self.keep,
             tally=tally,
@@ -432,7 +432,7 @@ class SegmentSearch:
 
     def _beside(self, graph: ir.KernelGraph, inside: AbstractSet[str]) -> float:
         """The estimate in µs of what a one-kernel μGraph leaves to the library."""
-        types, extents = kernel_types(graph), derived_extents(graph, graph.extent_of)
+        types, extents = kernel_types(graph), derived_extents(graph)
         return sum(
             library_kernel(n, types, extents, inside, self.hardware).microseconds
             for n in graph.nodes

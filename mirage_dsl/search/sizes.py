@@ -727,7 +727,7 @@ class Constraints:
 
     def admits(self, graph: ir.KernelGraph) -> bool:
         """Whether every block of a sized μGraph is allowed."""
-        known = derived_extents(graph, graph.extent_of)
+        known = derived_extents(graph)
         extents = known_extents(known)
         return all(self._admits_block(b, extents) for b in graph.blocks)
 
@@ -922,7 +922,7 @@ class Sizer:
         fixed: dict[str, None] = {}
         around = None
         if not any(map(_parts_stored, graph.blocks)):
-            around = _Around.of(graph, derived_extents(graph, graph.extent_of))
+            around = _Around.of(graph, derived_extents(graph))
         asked = frozenset(inside)
         # No kernel takes less than its launch, part of which the one ahead may hide.
         worst += 1e6 * self.hardware.dependent * (len(graph.blocks) - 1)
@@ -988,7 +988,7 @@ class Sizer:
     ) -> Plan | None:
         block = graph.nodes[number]
         assert isinstance(block, ir.BlockGraph)
-        extents = derived_extents(graph, graph.extent_of)
+        extents = derived_extents(graph)
         known = known_extents(extents)
         blocks = math.prod(grid_parts(block, known))
         wanted = BLOCKS_PER_SM * self.hardware.sms
@@ -1144,7 +1144,7 @@ def _parts_stored(block: ir.BlockGraph) -> tuple[str, ...]:
 def _around_libraries(graph: ir.KernelGraph) -> set[int]:
     """Positions of the blocks that read or store what library kernels lay otherwise."""
     types = kernel_types(graph)
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
     lying = around_libraries(graph, types, extents)
     moved = {name for name, kind in lying.items() if kind != types[name]}
     return blocks_at(graph, moved)

@@ -202,8 +202,7 @@ class _Splitter:
         for node in nodes:
             match node:
                 case ir.Apply() if node.op.kind is Kind.CONCAT:
-                    joined, to = node.attr("dims"), str(node.attr("to"))
-                    assert isinstance(joined, tuple)
+                    joined, to = node.dims("dims"), node.dim("to")
                     self._parts[node.result] = node.values
                     self._dims[node.result] = (to, joined)
                 case ir.Apply() if any(v in self._parts for v in node.values):
@@ -1454,7 +1453,7 @@ class _Looking:
 
     def at(self, node: ir.Apply) -> Picked:
         """How one gather is loaded."""
-        index, dim = node.values[1], str(node.attr("dim"))
+        index, dim = node.values[1], node.dim("dim")
         size, values = self._extents.get(dim), self._of(index)
         if values is None or size is None:
             return self._bounded(node, size)
@@ -2440,7 +2439,7 @@ class _Builder:
 
     def _along(self, node: ir.Apply, order: tp.Order) -> tp.Along:
         """Where a gather reads, and which lanes."""
-        how, dim = self._picked[node.result], Dim(str(node.attr("dim")))
+        how, dim = self._picked[node.result], Dim(node.dim("dim"))
         if how.known == "no":
             # Where a mask is settled, another value may stand in the index's place.
             how = replace(how, index=node.values[1])
@@ -2677,7 +2676,7 @@ class _Builder:
 
     def _join(self, node: ir.Apply, operands: Sequence[ir.Operand]) -> str:
         """The two elements of a dim, which is the last axis."""
-        along, order = Dim(str(node.attr("to"))), self._layout.orders[node.result]
+        along, order = Dim(node.dim("to")), self._layout.orders[node.result]
         first, second = (self._turned(str(o), order[:-1]) for o in operands)
         fills = _held_in_all([self._fills[first], self._fills[second]])
         tile = tp.Tile(self._tiles[first].dtype, order)

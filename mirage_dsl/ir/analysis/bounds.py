@@ -688,7 +688,7 @@ class GraphBounds:
 
     def __init__(self, graph: ir.KernelGraph) -> None:
         self._types = kernel_types(graph)
-        self._extents = derived_extents(graph, graph.extent_of)
+        self._extents = derived_extents(graph)
         self.kernel: dict[str, Bound] = {}
         self.blocks: dict[int, dict[str, Bound]] = {}
         for item in graph.inputs:

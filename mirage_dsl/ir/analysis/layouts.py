@@ -99,8 +99,7 @@ def built(places: Mapping[str, Place]) -> frozenset[str]:
 
 def copied_parts(node: ir.Apply, places: Mapping[str, Place]) -> Iterator[int]:
     """The operands of a concatenation, by number, that no kernel stores there."""
-    joined = node.attr("dims")
-    assert isinstance(joined, tuple)
+    joined = node.dims("dims")
     for at, value in enumerate(node.values):
         place, before = places.get(value), joined[:at]
         if place is None or (place.whole, place.before) != (node.result, before):
@@ -125,8 +124,7 @@ def _place(
     None if it has another format, repeats along an axis of the whole, where it has but
     one element to store, or is of symbolic extents and not aligned.
     """
-    joined, to = node.attr("dims"), str(node.attr("to"))
-    assert isinstance(joined, tuple)
+    joined, to = node.dims("dims"), node.dim("to")
     whole, part = types[node.result], types[value]
     steps = outer.steps if outer else _steps(whole, sizes)
     before = [sizes.get(d) for d in joined[:at]]
@@ -765,8 +763,7 @@ def _made(
         return _of_product(first, second, names, extents)
     orders = [lies(v) for v in node.values]
     if node.op.kind is Kind.CONCAT:
-        joined, to = node.attr("dims"), str(node.attr("to"))
-        assert isinstance(joined, tuple)
+        joined, to = node.dims("dims"), node.dim("to")
         pairs = zip(orders, joined, strict=True)
         orders = [tuple(to if d == own else d for d in dims) for dims, own in pairs]
     return _of_widest(orders, names)

@@ -805,7 +805,7 @@ class _Search:
 
     def _priced(self, calls: list[ir.Apply]) -> list[LibraryChoice]:
         types = kernel_types(self.program)
-        extents = derived_extents(self.program, self.program.extent_of)
+        extents = derived_extents(self.program)
         priced: list[LibraryChoice] = []
         for node in calls:
             cost = library_kernel(node, types, extents, frozenset(), self.hardware)

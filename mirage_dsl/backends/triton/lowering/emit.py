@@ -596,8 +596,7 @@ class Launcher:
 
     def _complete(self, node: ir.Apply) -> None:
         """Copy those parts of a concatenation that no kernel has stored there."""
-        joined, to = node.attr("dims"), str(node.attr("to"))
-        assert isinstance(joined, tuple)
+        joined, to = node.dims("dims"), node.dim("to")
         order = self._types[node.result].names
         along = order.index(to)
         for at in copied_parts(node, self._placed):
