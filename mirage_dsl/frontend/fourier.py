@@ -15,7 +15,6 @@ from mirage_dsl.core.errors import (
     ShapeError,
     UnsupportedError,
 )
-from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_floats, as_tensor
@@ -61,11 +60,7 @@ def _factor(norm: str | None, count: int, *, inverse: bool) -> float:
 def _part(what: str, x: Any) -> Tensor:
     """A part of a tensor, in a dtype that PyTorch transforms."""
     x = as_floats(as_tensor(what, x))
-    if x.handle.value.dtype not in (f32, f64):
-        raise DTypeError.here(
-            f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64: "
-            "convert first, as with .float()"
-        )
+    f.require_float(what, x)
     return x
 
 

@@ -619,6 +619,19 @@ def as_floats(x: Tensor) -> Tensor:
     return to(x, origin.default_dtype() or f32)
 
 
+def require_float(what: str, x: Tensor) -> None:
+    """Refuse formats that PyTorch's functions of matrices and transforms do not take.
+
+    Raises:
+        DTypeError: It is neither f32 nor f64.
+    """
+    if x.handle.value.dtype not in (f32, f64):
+        raise DTypeError.here(
+            f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64 "
+            "alone: convert first, as with .float()"
+        )
+
+
 def is_numpys_number(value: object) -> bool:
     """Whether it is a number of NumPy's, which has a format, unlike Python's."""
     return isinstance(value, np.generic)
@@ -1558,11 +1571,7 @@ def narrow(x: Any, axis: Any, start: int, length: int) -> Any:
 @public
 def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     """Pieces of an axis: of equal size, or of the given sizes (as PyTorch's)."""
-    x = as_tensor("split", x)
-    at = normal_axis(axis, x.ndim, "split")
-    extent = x.handle.shape[at]
-    if extent is None:
-        raise _parts_unknown("split", at)
+    x, at, extent = _to_be_cut("split", x, axis)
     if is_sequence(sizes):
         lengths = [integer(s, "a size") for s in sizes]
     else:
@@ -1578,21 +1587,24 @@ def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     return tuple(narrow(x, at, s, n) for s, n in zip(starts, lengths, strict=True))
 
 
-def _parts_unknown(what: str, axis: int) -> UnsupportedError:
-    return UnsupportedError.here(
-        f"{what} of axis {axis}, whose extent is dynamic: slice it by numbers, as "
-        "x[:4] and x[4:], give the function the parts, or take the dim out of dynamic="
-    )
+def _to_be_cut(what: str, x: Any, axis: Any) -> tuple[Tensor, int, int]:
+    """A tensor, one of its axes, and how long that is."""
+    x = as_tensor(what, x)
+    at = normal_axis(axis, x.ndim, what)
+    extent = x.handle.shape[at]
+    if extent is None:
+        raise UnsupportedError.here(
+            f"{what} of axis {at}, whose extent is dynamic: slice it by numbers, as "
+            "x[:4] and x[4:], give the function the parts, or take the dim out of "
+            "dynamic="
+        )
+    return x, at, extent
 
 
 @public
 def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
     """An axis cut into so many pieces, the last one shorter if need be."""
-    x = as_tensor("chunk", x)
-    at = normal_axis(axis, x.ndim, "chunk")
-    extent = x.handle.shape[at]
-    if extent is None:
-        raise _parts_unknown("chunk", at)
+    x, at, extent = _to_be_cut("chunk", x, axis)
     count = integer(chunks, "chunks")
     return split(x, -(-extent // count) or [0] * count, at)
 

@@ -16,7 +16,6 @@ from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
 )
-from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import positions, tril
@@ -38,11 +37,7 @@ def _matrices(what: str, x: Any, *, square: bool = False) -> Tensor:
         DTypeError: It is of no dtype that PyTorch has such functions of.
     """
     x = _shaped(what, x, square=square)
-    if x.handle.value.dtype not in (f32, f64):
-        raise DTypeError.here(
-            f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64 "
-            "alone: convert first, as with .float()"
-        )
+    f.require_float(what, x)
     return x
 
 

@@ -58,9 +58,7 @@ from mirage_dsl.ops.table import OPERATORS
 
 def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
     """The tensor with the slices of another one at indices along an axis."""
-    x, at = _target("index_copy", x, dim, index)
-    source = as_tensor("index_copy", source)
-    _require_dtype("index_copy", x, source)
+    x, at, source = _target_of("index_copy", x, dim, index, source)
     if index.ndim > 1 or source.ndim != x.ndim:
         raise ShapeError.here(
             f"index_copy of {shape_text(source.handle)} to {shape_text(x.handle)} at "
@@ -255,9 +253,7 @@ def _placed_at_several(
 
 def added_at(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> Any:
     """The tensor with slices of another one added at indices along an axis."""
-    x, at = _target("index_add", x, dim, index)
-    source = as_tensor("index_add", source)
-    _require_dtype("index_add", x, source)
+    x, at, source = _target_of("index_add", x, dim, index, source)
     counts = index.ndim == 1 and source.ndim == x.ndim
     if not counts or _differ_beside(source, x, at):
         raise ShapeError.here(
@@ -315,9 +311,7 @@ def index_reduce(
     x: Any, dim: Any, index: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
     """Slices of another tensor reduced at indices, as `scatter_reduce`."""
-    x, at = _target("index_reduce", x, dim, index)
-    source = as_tensor("index_reduce", source)
-    _require_dtype("index_reduce", x, source)
+    x, at, source = _target_of("index_reduce", x, dim, index, source)
     shape = [1] * x.ndim
     shape[at] = -1
     index = f.expand(f.reshape(index, *shape), *source.shape)
@@ -444,6 +438,16 @@ def _target(what: str, x: Any, dim: Any, index: Any) -> tuple[Tensor, int]:
         raise DTypeError.here(f"{what} takes an index of integers")
     at = normal_axis(dim, x.ndim, what)
     return x, at
+
+
+def _target_of(
+    what: str, x: Any, dim: Any, index: Any, source: Any
+) -> tuple[Tensor, int, Tensor]:
+    """A target, the axis, and what goes there, in the same format."""
+    x, at = _target(what, x, dim, index)
+    source = as_tensor(what, source)
+    _require_dtype(what, x, source)
+    return x, at, source
 
 
 def _fitted(number: Any, x: Tensor) -> Any:

@@ -230,6 +230,10 @@ class NamedArrays(Generic[V]):
     def masked(self, named: Named[V], labels: Iterable[Label], fill: float) -> Named[V]:
         """`fill` in place of the padding along the axes `labels`."""
         masks = [named.masks[n] for n in labels if n in named.masks]
+        return self.under(masks, named, fill)
+
+    def under(self, masks: Sequence[Inside], named: Named[V], fill: float) -> Named[V]:
+        """`fill` in the place of what one of the masks leaves out."""
         if not masks:
             return named
         keep = masks[0].aligned(named.labels)

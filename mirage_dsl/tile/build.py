@@ -319,12 +319,9 @@ def split_lanes(
             continue
         parts = _parts_of(dim, extent, around)
         try:
-            nodes = tuple(_Lanes(types, dim, parts).split(block.nodes))
+            block, around = _Lanes(types, dim, parts).applied(block, around)
         except UnsupportedError:
             continue
-        block = replace(block, nodes=nodes)
-        extents = {**around.extents, **dict.fromkeys(parts, 1)}
-        around = replace(around, extents=extents)
         types = block_types(block, around.types)
     return block, around
 
@@ -378,6 +375,18 @@ class _Lanes(_Splitter):
         self._dim = dim
         self._lanes = parts
 
+    def applied(
+        self, block: ir.BlockGraph, around: Around
+    ) -> tuple[ir.BlockGraph, Around]:
+        """The block in parts, and what is around it with their dims.
+
+        Raises:
+            UnsupportedError: As `split`.
+        """
+        made = replace(block, nodes=tuple(self.split(block.nodes)))
+        extents = {**around.extents, **dict.fromkeys(self._lanes, 1)}
+        return made, replace(around, extents=extents)
+
     def _load(self, node: ir.Load) -> None:
         self._nodes.append(node)
         if self._dim not in self._types[node.result].dims:
@@ -421,14 +430,11 @@ def split_pairs(
     for dim in _paired(block, around, types):
         parts = _parts_of(dim, PAIR, around)
         try:
-            nodes = tuple(_Pairs(block, types, dim, parts).split(block.nodes))
+            made, outer = _Pairs(block, types, dim, parts).applied(block, around)
         except UnsupportedError:
             continue
-        made = replace(block, nodes=nodes)
-        extents = {**around.extents, **dict.fromkeys(parts, 1)}
-        outer = replace(around, extents=extents)
         kinds = block_types(made, outer.types)
-        if tp.Pieces(made, kinds, extents, outer.most)[dim].width == PAIR:
+        if tp.Pieces(made, kinds, outer.extents, outer.most)[dim].width == PAIR:
             block, around, types = made, outer, kinds
     return block, around
 
