@@ -1002,13 +1002,7 @@ def estimate(
 class Priced:
     """The kernels of a sized μGraph, any of which may take other sizes.
 
-    Args:
-        graph: The μGraph.
-        hardware: The GPU.
-        inside: Inputs that an earlier kernel left in L2.
-
-    Raises:
-        SearchError: An extent is unknown.
+    It is made of what `estimate` is given, and raises what that raises.
     """
 
     def __init__(

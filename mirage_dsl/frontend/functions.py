@@ -1591,14 +1591,29 @@ def _to_be_cut(what: str, x: Any, axis: Any) -> tuple[Tensor, int, int]:
     """A tensor, one of its axes, and how long that is."""
     x = as_tensor(what, x)
     at = normal_axis(axis, x.ndim, what)
-    extent = x.handle.shape[at]
+    instead = "x[:4] and x[4:], give the function the parts"
+    return x, at, known_extent(what, x, at, instead)
+
+
+def known_extent(what: str, x: Tensor, axis: int, instead: str) -> int:
+    """How long an axis is.
+
+    Args:
+        what: Who asks, for messages.
+        x: The tensor.
+        axis: The axis.
+        instead: What slices do the same, and what else one can do.
+
+    Raises:
+        UnsupportedError: It is dynamic.
+    """
+    extent = x.handle.shape[axis]
     if extent is None:
         raise UnsupportedError.here(
-            f"{what} of axis {at}, whose extent is dynamic: slice it by numbers, as "
-            "x[:4] and x[4:], give the function the parts, or take the dim out of "
-            "dynamic="
+            f"{what} of axis {axis}, whose extent is dynamic: slice it by numbers, as "
+            f"{instead}, or take the dim out of dynamic="
         )
-    return x, at, extent
+    return extent
 
 
 @public

@@ -164,14 +164,8 @@ def _few(count: int, what: str) -> int:
 
 
 def _known(x: Tensor, axis: int, what: str) -> int:
-    extent = x.handle.shape[axis]
-    if extent is None:
-        raise UnsupportedError.here(
-            f"{what} of axis {axis}, whose extent is dynamic: slice it by numbers, as "
-            "x[1:] and x[-4:], do it outside of the kernel, or take the dim out of "
-            "dynamic="
-        )
-    return extent
+    instead = "x[1:] and x[-4:], do it outside of the kernel"
+    return f.known_extent(what, x, axis, instead)
 
 
 def _part(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
