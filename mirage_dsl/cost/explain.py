@@ -30,7 +30,7 @@ from mirage_dsl.ir.analysis.launches import (
 from mirage_dsl.ir.analysis.layouts import laid_out, places
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import derived_extents, grid_parts, known_extents
+from mirage_dsl.ir.maps import Extents, derived_extents, grid_parts, known_extents
 
 # -- Lines for one μGraph --------------------------------------------------------------
 
@@ -225,10 +225,7 @@ def _shared_memory(footprint: Footprint) -> list[str]:
 
 
 def _inside(
-    node: BlockGraph,
-    graph: KernelGraph,
-    extents: Mapping[str, int | None],
-    hardware: Hardware,
+    node: BlockGraph, graph: KernelGraph, extents: Extents, hardware: Hardware
 ) -> list[str]:
     """Shared memory and how long it lives, synchronisations, layouts of results."""
     types = laid_out(graph, kernel_types(graph), extents)

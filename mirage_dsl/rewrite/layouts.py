@@ -57,7 +57,7 @@ from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import lies_with_channels_last, with_channels_last
 from mirage_dsl.ir.canonical import new_name
 from mirage_dsl.ir.infer import kernel_types, operand_axes
-from mirage_dsl.ir.maps import derived_extents, with_derived_extents
+from mirage_dsl.ir.maps import Extents, derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import map_nodes, renamed, values_of, with_returned
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST, FLATTEN, RENAME, UNFLATTEN
@@ -131,9 +131,7 @@ def side_by_side(program: ir.KernelGraph) -> Groups:
     return groups
 
 
-def _short_enough(
-    chain: Sequence[str], extents: Mapping[str, int | None]
-) -> list[tuple[str, ...]]:
+def _short_enough(chain: Sequence[str], extents: Extents) -> list[tuple[str, ...]]:
     """A chain in pieces that can be indexed, those at its end as long as can be."""
     pieces: list[tuple[str, ...]] = []
     left = list(chain)

@@ -46,7 +46,7 @@ from mirage_dsl.core.types import (
     Dim,
     MemorySpace,
     Scalar,
-    TensorType,
+    Types,
     boolean,
     flat_type,
     i64,
@@ -713,7 +713,7 @@ def _without_twins(block: ir.BlockGraph) -> ir.BlockGraph:
     return map_nodes(block, kept)
 
 
-def _is_of_integers(node: ir.ValueNode, types: Mapping[str, TensorType]) -> bool:
+def _is_of_integers(node: ir.ValueNode, types: Types) -> bool:
     """Whether a node computes integers or truth values, one by one."""
     by_element = isinstance(node, ir.Apply) and node.op.kind is Kind.ELEMENTWISE
     dtype = types[node.result].dtype

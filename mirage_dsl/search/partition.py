@@ -27,7 +27,7 @@ from mirage_dsl.ir.analysis.launches import calls
 from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.maps import Extents, derived_extents
 from mirage_dsl.ir.walk import (
     depending,
     live,
@@ -80,7 +80,7 @@ class Cutter:
         return kernel_types(self.program)
 
     @cached_property
-    def extents(self) -> Mapping[str, int | None]:
+    def extents(self) -> Extents:
         """Extents of all dims."""
         return derived_extents(self.program)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import GRID_AXES, Hardware
-from mirage_dsl.core.types import TensorType, f64
+from mirage_dsl.core.types import Types, f64
 from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import estimate, least_microseconds, library_kernel
 from mirage_dsl.cost.footprint import never_fits
@@ -399,7 +399,7 @@ class SegmentSearch:
         self,
         segment: ir.KernelGraph,
         cast: ir.BlockGraph,
-        types: Mapping[str, TensorType],
+        types: Types,
         family: Sequence[ir.BlockGraph],
     ) -> Sequence[ir.BlockGraph]:
         """The structures of a family of which no tile is too large at any sizes.

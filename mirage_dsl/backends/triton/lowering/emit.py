@@ -56,7 +56,7 @@ from mirage_dsl.ir.analysis.layouts import (
     with_channels_last,
 )
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import products, sums
+from mirage_dsl.ir.maps import Extents, products, sums
 from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.makers import JOIN_PREFIX
@@ -203,7 +203,7 @@ def _given(graph: ir.KernelGraph, outer: Outer, flat: FlatValues) -> dict[str, i
     return found
 
 
-def is_far(kind: TensorType, extents: Mapping[str, int | None]) -> bool:
+def is_far(kind: TensorType, extents: Extents) -> bool:
     """Whether a packed tensor has too many elements for 32 bits, by what is known."""
     sizes = [extents.get(n) for n in kind.names]
     known = [s for s in sizes if s is not None]
