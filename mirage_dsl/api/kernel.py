@@ -52,6 +52,7 @@ from mirage_dsl.core.settings import EFFORT, EFFORTS, Effort
 from mirage_dsl.core.types import TensorSpec, packed
 from mirage_dsl.frontend.arguments import (
     Arguments,
+    Function,
     Leaf,
     ModuleFunction,
     Slot,
@@ -1087,8 +1088,6 @@ class _Seen:
 
 
 # -- Kernels ---------------------------------------------------------------------------
-
-Function = Callable[..., Any]
 
 
 class Kernel:

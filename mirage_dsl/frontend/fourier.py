@@ -7,7 +7,7 @@ parts is searched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mirage_dsl.core.errors import (
@@ -16,6 +16,7 @@ from mirage_dsl.core.errors import (
     UnsupportedError,
 )
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_floats, as_tensor
 from mirage_dsl.frontend.layers import fold
@@ -29,8 +30,6 @@ from mirage_dsl.frontend.recorder import (
 )
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
-
-Function = Callable[..., Any]
 
 Pair = tuple[Any, Any]
 """A real and an imaginary part, which is None of a real tensor."""

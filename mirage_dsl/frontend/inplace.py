@@ -7,7 +7,7 @@ function is refused too: a program has results only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from mirage_dsl.core.errors import (
@@ -16,7 +16,7 @@ from mirage_dsl.core.errors import (
     TraceError,
 )
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import leaves_of
+from mirage_dsl.frontend.arguments import Function, leaves_of
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY
 from mirage_dsl.frontend.functions import (
     as_operand,
@@ -29,8 +29,6 @@ from mirage_dsl.frontend.namespace import of_bits
 from mirage_dsl.frontend.places import Selected, assign_rows
 from mirage_dsl.frontend.program import Handle, shape_of, shape_text
 from mirage_dsl.frontend.tensor import Tensor, at_integers, call
-
-Function = Callable[..., Any]
 
 _SIGNS = {
     "add": "+",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -27,7 +27,7 @@ from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import torch_functions
-from mirage_dsl.frontend.arguments import is_array, kept_back, leaves_of
+from mirage_dsl.frontend.arguments import Function, is_array, kept_back, leaves_of
 from mirage_dsl.frontend.complex_numbers import (
     COMPLEX_OF_REAL,
     Complex,
@@ -74,8 +74,6 @@ from mirage_dsl.frontend.tensor import (
     refuse,
 )
 from mirage_dsl.frontend.torch_functions import MEASURES
-
-Function = Callable[..., Any]
 
 _SAME = (
     "exp exp2 log sqrt rsqrt square abs neg relu silu sigmoid tanh erf gelu maximum "

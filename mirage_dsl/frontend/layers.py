@@ -27,7 +27,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import boolean, f32, promote
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
@@ -43,8 +43,6 @@ from mirage_dsl.frontend.rearranging import (
 from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.tensor import Tensor, refuse
 from mirage_dsl.ops.table import OPERATORS
-
-Function = Callable[..., Any]
 
 _RANKS = (1, 2, 3)
 

@@ -7,14 +7,14 @@ methods of tensors, that are called as they are, with the same arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.drawn import Unknown
 from mirage_dsl.frontend.elementary import expm1
 from mirage_dsl.frontend.layers import WINDOWS, interpolate
@@ -22,8 +22,6 @@ from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.rearranging import pad
 from mirage_dsl.frontend.recorder import normal_axis
 from mirage_dsl.frontend.torch_functions import elu
-
-Function = Callable[..., Any]
 
 
 def operator_of(function: Any) -> tuple[str, str] | None:

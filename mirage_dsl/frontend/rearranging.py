@@ -25,7 +25,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import Scalar, boolean, f64
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_operand, as_tensor
 from mirage_dsl.frontend.known import known
@@ -649,8 +649,6 @@ OF_NUMPY: Mapping[str, Callable[..., Any]] = {
 
 
 # -- Selecting -------------------------------------------------------------------------
-
-Function = Callable[..., Any]
 
 
 class Selection(NamedTuple):

@@ -6,7 +6,7 @@ They are formulas of positions, which are computed where they are used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,12 @@ import numpy as np
 from mirage_dsl.core.errors import DTypeError, ShapeError
 from mirage_dsl.core.types import dtype_of
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange, steps_of
 from mirage_dsl.frontend.functions import apply
 from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.ops.table import OPERATORS
-
-Function = Callable[..., Any]
 
 # -- Windows ---------------------------------------------------------------------------
 
