@@ -329,19 +329,17 @@ def _counts(what: str, given: Sequence[int]) -> list[int]:
     """
     counts = [int(count) for count in given]
     if not 1 <= len(counts) <= _DIRECTIONS or min(counts) < 1:
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what}={tuple(given)}: expected one to three numbers of 1 or more, for "
-            "x, y and z",
-            user_location(),
+            "x, y and z"
         )
     return counts
 
 
 def _require_map(what: str, given: Sequence[int]) -> None:
     if len(given) > _DIRECTIONS or any(axis < -1 for axis in given):
-        raise ShapeError(
-            f"{what}={tuple(given)}: expected for each of x, y and z an axis, or -1",
-            user_location(),
+        raise ShapeError.here(
+            f"{what}={tuple(given)}: expected for each of x, y and z an axis, or -1"
         )
 
 
@@ -414,10 +412,9 @@ class ThreadblockGraph:
         """
         _require_map("input_map", input_map)
         if self._outputs:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 "new_input after new_output: what splits an output must be known when "
-                "it is made; call new_input for all inputs first",
-                user_location(),
+                "it is made; call new_input for all inputs first"
             )
         if self._recorder is None:
             self._recorder = Recorder(dims=dtensor.recorder.dims)
@@ -448,10 +445,9 @@ class ThreadblockGraph:
 
     def _axis(self, x: Handle, axis: int) -> DimVars:
         if axis >= len(x.axes) or not x.axes[axis]:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"a map names axis {axis} of {shape_text(x)}, which has no such axis "
-                "of extent 2 or more",
-                user_location(),
+                "of extent 2 or more"
             )
         return x.axes[axis]
 
@@ -494,10 +490,9 @@ class ThreadblockGraph:
         kinds = [kind for kind in ir.accumulator_kinds() if kind != ir.JOINED]
         if acc in kinds:
             return self._over_all(stensor, acc)
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"forloop_accum of kind {acc!r}; expected None, mean, rms, sum_todimx, "
-            f"{', '.join(kinds)}",
-            user_location(),
+            f"{', '.join(kinds)}"
         )
 
     def _require_looped(self, x: Handle, kind: str) -> None:
@@ -509,11 +504,10 @@ class ThreadblockGraph:
         dims = None if self._recorder is None else self._recorder.dims
         if dims and looped and dims.resolve(looped)[0] in dims.resolve(last):
             return
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"forloop_accum of kind {kind!r} of {shape_text(x)}: the loop does not "
             "split its last axis, so that a sum over iterations is no mean over that; "
-            "accumulate without a kind, then reduce and scale",
-            user_location(),
+            "accumulate without a kind, then reduce and scale"
         )
 
     def reduction_to_dimx(self, stensor: Tensor, dim: int) -> Tensor:
@@ -527,10 +521,9 @@ class ThreadblockGraph:
         dim = dim % len(shape) if known else dim
         extent = shape[dim] if known else 0
         if extent < self._dimx or extent % self._dimx:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"the parts of {shape_text(stensor.handle)} are added up: expected an "
-                f"axis of a multiple of reduction_dimx={self._dimx} at {dim}",
-                user_location(),
+                f"axis of a multiple of reduction_dimx={self._dimx} at {dim}"
             )
         split = (*shape[:dim], extent // self._dimx, self._dimx, *shape[dim + 1 :])
         return functions.sum(functions.reshape(stensor, split), dim)
@@ -617,15 +610,13 @@ class ThreadblockGraph:
         """
         given: Any = rescale
         if not isinstance(given, Rescaling):
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 "forloop_accum_rescale by something else than exp of the second result "
-                f"of reduction_max, found {type(given).__name__}",
-                user_location(),
+                f"of reduction_max, found {type(given).__name__}"
             )
         if acc not in (None, "sum"):
-            raise UnsupportedError(
-                f"forloop_accum_rescale of kind {acc!r}; expected None or sum",
-                user_location(),
+            raise UnsupportedError.here(
+                f"forloop_accum_rescale of kind {acc!r}; expected None or sum"
             )
         if acc is None:
             return self._over_all(stensor, rescale=given.largest)
@@ -706,11 +697,10 @@ class ThreadblockGraph:
         named = handle.axes[axis] if axis < len(handle.axes) else ()
         looped = self._looped
         if looped is None or dims.resolve(looped)[0] not in dims.resolve(named):
-            raise ShapeError(
+            raise ShapeError.here(
                 f"new_output with forloop_dim={axis} of {shape_text(handle)}: the loop "
                 "does not split that axis; accumulate over the iterations, or name the "
-                "axis that the inputs' forloop_dim named",
-                user_location(),
+                "axis that the inputs' forloop_dim named"
             )
         return self._accumulate(stensor, ir.JOINED)
 
@@ -736,10 +726,9 @@ class ThreadblockGraph:
             if splits
             else "which splits no input, so it must be -1"
         )
-        raise ShapeError(
+        raise ShapeError.here(
             f"output_map names axis {named} of {shape_text(x)} for {'xyz'[index]}, "
-            f"{reason}",
-            user_location(),
+            f"{reason}"
         )
 
     def record(self, recorder: Recorder, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -750,11 +739,10 @@ class ThreadblockGraph:
         """
         given = [t.handle.value for t in inputs]
         if given != [t.handle.value for t in self._sources] or not self._outputs:
-            raise TraceError(
+            raise TraceError.here(
                 f"customized with {len(inputs)} inputs for a block with "
                 f"{len(self._sources)} inputs and {len(self._outputs)} outputs; pass "
-                "the tensors given to new_input, in that order, after new_output",
-                user_location(),
+                "the tensors given to new_input, in that order, after new_output"
             )
         grid = tuple(
             (tuple(axes), self._grid[i]) for i, axes in sorted(self._splits.items())

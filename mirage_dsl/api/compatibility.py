@@ -35,7 +35,6 @@ from mirage_dsl.core.errors import (
     MirageError,
     TraceError,
     UnsupportedError,
-    user_location,
 )
 from mirage_dsl.core.hardware import DEFAULT, Hardware
 from mirage_dsl.core.types import bf16, dtype_of, f16, f32, packed
@@ -105,10 +104,9 @@ def generate_triton_program(
     else:
         mugraph = getattr(graph, "mugraph", graph)
     if not isinstance(mugraph, KernelGraph):
-        raise TraceError(
+        raise TraceError.here(
             f"a program of {type(graph).__name__}; expected a graph of the builder, "
-            "its kernel, a candidate or a μGraph",
-            user_location(),
+            "its kernel, a candidate or a μGraph"
         )
     known = "graph, target_cc, input_strides, output_tensors"
     mugraph = Lowering.of("generate_triton_program", lowering, known).applied(mugraph)
@@ -132,9 +130,8 @@ def convert_dtype_to_torch_type(dtype: object) -> torch.dtype:
 
     found = dtype_of(dtype)
     if found is None:
-        raise DTypeError(
-            f"{dtype!r} is no dtype; expected one such as mirage.float16",
-            user_location(),
+        raise DTypeError.here(
+            f"{dtype!r} is no dtype; expected one such as mirage.float16"
         )
     return getattr(torch, found.long_name)
 
@@ -149,9 +146,8 @@ def set_gpu_device_id(device_id: int) -> None:
 
     count = torch.cuda.device_count()
     if not 0 <= device_id < count:
-        raise UnsupportedError(
-            f"set_gpu_device_id({device_id}): PyTorch sees {count} GPUs",
-            user_location(),
+        raise UnsupportedError.here(
+            f"set_gpu_device_id({device_id}): PyTorch sees {count} GPUs"
         )
     torch.cuda.set_device(device_id)
 
@@ -293,7 +289,7 @@ def _named(op_type: str, level: str) -> tuple[str, int | None]:
     """What an operator is called, and the axis in its name: `kn_reduction_2_op`."""
     found = re.fullmatch(rf"{level}_(.+?)(?:_(\d))?_op", op_type)
     if found is None:
-        raise CacheError(f"{op_type} is no operator of this level", user_location())
+        raise CacheError.here(f"{op_type} is no operator of this level")
     return found[1], None if found[2] is None else int(found[2])
 
 

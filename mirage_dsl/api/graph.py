@@ -35,7 +35,6 @@ from mirage_dsl.core.errors import (
     TraceError,
     UnsupportedError,
     public_methods,
-    user_location,
 )
 from mirage_dsl.core.types import Axis, TensorSpec, f16, packed
 from mirage_dsl.frontend import composites, functions
@@ -140,10 +139,9 @@ class GraphBuilder:
             dense = packed(shape, range(tensor.ndim))
             pairs = zip(shape, strides, dense, strict=True)
             if any(e != 1 and given != wanted for e, given, wanted in pairs):
-                raise TraceError(
+                raise TraceError.here(
                     f"mark_output with strides {tuple(strides)}: outputs are "
-                    "row-major; transpose the tensor instead",
-                    user_location(),
+                    "row-major; transpose the tensor instead"
                 )
         self._outputs.append(handle)
 
@@ -154,9 +152,8 @@ class GraphBuilder:
             TraceError: It is another graph's, or no tensor of a graph.
         """
         if not isinstance(tensor, Tensor) or tensor.recorder is not self.recorder:
-            raise TraceError(
-                f"{what} takes a tensor of this graph, found {type(tensor).__name__}",
-                user_location(),
+            raise TraceError.here(
+                f"{what} takes a tensor of this graph, found {type(tensor).__name__}"
             )
         return tensor.handle
 
@@ -184,10 +181,9 @@ class GraphBuilder:
         tensors: Sequence[Any] = (made,) if isinstance(made, Tensor) else made
         for tensor in tensors:
             if tensor.recorder is not self.recorder:
-                raise TraceError(
+                raise TraceError.here(
                     f"operands of graph {self.name} belong to another graph; use "
-                    "tensors of one graph",
-                    user_location(),
+                    "tensors of one graph"
                 )
             self._made[tensor.handle.value.name] = tensor.handle
         return made
@@ -198,9 +194,7 @@ class GraphBuilder:
         read = {name for node in nodes for name in sources_of(node)}
         unread = [n for node in nodes for n in results_of(node) if n not in read]
         if not unread or not all(name in self._made for name in unread):
-            raise TraceError(
-                "the graph has no output; call mark_output", user_location()
-            )
+            raise TraceError.here("the graph has no output; call mark_output")
         return [self._made[name] for name in unread]
 
     def require_open(self) -> None:
@@ -210,10 +204,9 @@ class GraphBuilder:
             TraceError: It has.
         """
         if self.recorder.closed:
-            raise TraceError(
+            raise TraceError.here(
                 "the graph has been turned into a program and takes no more operators; "
-                "build a new one",
-                user_location(),
+                "build a new one"
             )
 
     def customized(
@@ -363,10 +356,9 @@ class Lowering:
         _refuse_unknown(what, unknown, f"{others} and {', '.join(known)}")
         found = cls(**given)
         if found.profiling:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"{what} with profiling=True: there is no profiler here; a kernel's "
-                "`explain()` says where its time goes, by the cost model",
-                user_location(),
+                "`explain()` says where its time goes, by the cost model"
             )
         return found
 
@@ -434,7 +426,7 @@ class Graph(GraphBuilder):
         how = Lowering.of("a call of a graph", lowering, "inputs, outputs, stream")
         chosen = tuple(self.own("outputs=", t) for t in outputs or ())
         if outputs is not None and not chosen:
-            raise UnsupportedError("outputs=[] asks for nothing", user_location())
+            raise UnsupportedError.here("outputs=[] asks for nothing")
         if (chosen, how) not in self._compiled:
             bound = self._bound(Options(effort="none"), chosen, how)
             self._compiled[chosen, how] = GraphKernel(bound)
@@ -459,9 +451,8 @@ class Graph(GraphBuilder):
             found = [tuple(t.shape) for t in inputs]
             expected = [s.shape for s in self._specs]
             if found != expected:
-                raise ShapeError(
-                    f"compile with inputs of the shapes {found}, expected {expected}",
-                    user_location(),
+                raise ShapeError.here(
+                    f"compile with inputs of the shapes {found}, expected {expected}"
                 )
             check_dtypes(kernel.bound.program, inputs)
         return kernel
@@ -559,10 +550,9 @@ def _check_mirages(
         if not isinstance(count, SupportsIndex) or index(count) < 0:
             raise SearchError(f"{what}_iters={count!r}; expected a number of launches")
     if is_formal_verified:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "is_formal_verified=True: μGraphs are verified at random inputs, and their "
-            "certificates bound the error; leave it out",
-            user_location(),
+            "certificates bound the error; leave it out"
         )
 
 
@@ -663,10 +653,9 @@ def _refuse_unknown(what: str, unknown: Mapping[str, Any], known: str) -> None:
         UnsupportedError: There is one; it is named.
     """
     if unknown:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"{what} has {', '.join(unknown)}=, which is not supported; expected "
-            f"{known}",
-            user_location(),
+            f"{known}"
         )
 
 
@@ -680,9 +669,7 @@ def _on(stream: Any) -> AbstractContextManager[Any]:
         return nullcontext()
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(stream, torch.cuda.Stream):
-        raise UnsupportedError(
-            f"stream={stream!r}; expected a torch.cuda.Stream", user_location()
-        )
+        raise UnsupportedError.here(f"stream={stream!r}; expected a torch.cuda.Stream")
     return torch.cuda.stream(stream)
 
 
@@ -968,5 +955,5 @@ def _add(options: dict[str, Any], name: str, value: Any, source: str) -> None:
     if value is None:
         return
     if options.get(name) is not None:
-        raise UnsupportedError(f"give {source} or {name}, not both", user_location())
+        raise UnsupportedError.here(f"give {source} or {name}, not both")
     options[name] = value

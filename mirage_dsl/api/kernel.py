@@ -46,13 +46,13 @@ from mirage_dsl.core.errors import (
     TraceError,
     UnsupportedError,
     public_methods,
-    user_location,
 )
 from mirage_dsl.core.modes import in_mode, without_lazy_bits
 from mirage_dsl.core.settings import EFFORT, EFFORTS, Effort
 from mirage_dsl.core.types import TensorSpec, packed
 from mirage_dsl.frontend.arguments import (
     Arguments,
+    Function,
     Leaf,
     ModuleFunction,
     Slot,
@@ -155,10 +155,9 @@ def checked_options(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
     program, *known = inspect.signature(superoptimize).parameters
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"{what} has {unknown[0]!r}, which mirage.superoptimize does not take "
-            f"beside the {program}; expected some of {', '.join(known)}",
-            user_location(),
+            f"beside the {program}; expected some of {', '.join(known)}"
         )
     if "hardware" in options:
         options["hardware"] = row_given(options["hardware"])
@@ -414,18 +413,16 @@ class BoundKernel:
         """Run on tensors, given in the order of the program's inputs."""
         if len(tensors) != len(self.program.inputs):
             names = ", ".join(i.name for i in self.program.inputs)
-            raise ShapeError(
+            raise ShapeError.here(
                 f"{self.program.name} takes {len(self.program.inputs)} tensors "
-                f"({names}), found {len(tensors)}",
-                user_location(),
+                f"({names}), found {len(tensors)}"
             )
         refuse_modes(tensors)
         for item, tensor in zip(self.program.inputs, tensors, strict=True):
             if isinstance(tensor, TensorSpec) or not is_tensor_like(tensor):
-                raise TraceError(
+                raise TraceError.here(
                     f"{item.name} of {self.program.name} is {type(tensor).__name__}; "
-                    f"expected a tensor {item.type}",
-                    user_location(),
+                    f"expected a tensor {item.type}"
                 )
         self._check_strides(tensors)
         return self.run(tensors)
@@ -441,11 +438,10 @@ class BoundKernel:
         ):
             found = strides_of(tensor)
             if found != wanted:
-                raise ShapeError(
+                raise ShapeError.here(
                     f"{item.name} of {self.program.name} has the strides {found}; the "
                     f"function asked for strides when it was bound with {wanted}: call "
-                    "the kernel, which is traced for each layout, or bind it anew",
-                    user_location(),
+                    "the kernel, which is traced for each layout, or bind it anew"
                 )
 
     def run(self, tensors: Sequence[Any], out: Any = None) -> Any:
@@ -491,10 +487,9 @@ class BoundKernel:
         """Refuse tensors for results in other places than results are in."""
         given, expected = places_of(out), places_of(self.trace.structure)
         if given != expected:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"out of {self.program.name} has {_described(given)}; expected "
-                f"{_described(expected)}, as the function returns them",
-                user_location(),
+                f"{_described(expected)}, as the function returns them"
             )
 
     def prepared(
@@ -997,10 +992,9 @@ def require_traceable(function: object) -> None:
         TraceError: It is no function, has no signature, or returns no tensors.
     """
     if not callable(function):
-        raise TraceError(
+        raise TraceError.here(
             f"kernel takes a function, found {type(function).__name__}; settings are "
-            "keywords, as in @mirage.kernel(effort='full')",
-            user_location(),
+            "keywords, as in @mirage.kernel(effort='full')"
         )
     name = getattr(function, "__name__", type(function).__name__)
     if (
@@ -1008,18 +1002,16 @@ def require_traceable(function: object) -> None:
         or inspect.isgeneratorfunction(function)
         or inspect.isasyncgenfunction(function)
     ):
-        raise TraceError(
+        raise TraceError.here(
             f"kernel takes a function that returns tensors; {name} is a coroutine or a "
-            "generator",
-            user_location(),
+            "generator"
         )
     try:
         inspect.signature(function)
     except ValueError:
-        raise TraceError(
+        raise TraceError.here(
             f"{name} is built in, and Python does not know its arguments; write a "
-            f"function that calls it, as lambda x: {name}(x)",
-            user_location(),
+            f"function that calls it, as lambda x: {name}(x)"
         ) from None
 
 
@@ -1096,8 +1088,6 @@ class _Seen:
 
 
 # -- Kernels ---------------------------------------------------------------------------
-
-Function = Callable[..., Any]
 
 
 class Kernel:
@@ -1200,10 +1190,9 @@ class Kernel:
 
     def _refuse_specs(self, leaves: Sequence[Any]) -> None:
         if any(isinstance(leaf, TensorSpec) for leaf in leaves):
-            raise TraceError(
+            raise TraceError.here(
                 f"{self._name} was called with a spec, which has no data; use "
-                f"{self._name}.bind or .trace",
-                user_location(),
+                f"{self._name}.bind or .trace"
             )
 
     def _prepared(
@@ -1351,11 +1340,10 @@ class Kernel:
         try:
             vars(instance)[self.attribute] = method
         except TypeError:
-            raise TraceError(
+            raise TraceError.here(
                 f"{self._name} is a kernel and a method of {type(instance).__name__}, "
                 "whose instances have __slots__ and so no place for what was compiled; "
-                "make a kernel of a function, and call that with what it reads",
-                user_location(),
+                "make a kernel of a function, and call that with what it reads"
             ) from None
         return method
 
@@ -1443,8 +1431,8 @@ def kernel(
         pinned = graph_of(mugraph)
     names: tuple[Any, ...] = (dynamic,) if isinstance(dynamic, str) else (*dynamic,)
     if not all(isinstance(name, str) for name in names):
-        raise UnsupportedError(
-            f"dynamic={dynamic!r}; expected names of annotated dims", user_location()
+        raise UnsupportedError.here(
+            f"dynamic={dynamic!r}; expected names of annotated dims"
         )
     options = Options(
         effort, budget_seconds, dict(config or {}), pinned, names, overlap
@@ -1499,10 +1487,9 @@ def _of_function(
 
 def _refuse_out(out: object) -> None:
     if out is not None:
-        raise TraceError(
+        raise TraceError.here(
             "out= in a function that is being traced: use the result, and give out= "
-            "where the traced function is called",
-            user_location(),
+            "where the traced function is called"
         )
 
 
@@ -1512,11 +1499,10 @@ def _refuse_gradients(arguments: Arguments) -> None:
         return
     for name, tensor in zip(arguments.names, arguments.tensors, strict=True):
         if getattr(tensor, "requires_grad", False):
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"argument {name} requires grad and grad mode is on, but kernels have "
                 "no gradients yet: call it under torch.no_grad(), or pass "
-                f"{name}.detach()",
-                user_location(),
+                f"{name}.detach()"
             )
 
 
@@ -1525,12 +1511,11 @@ def _check_settings(
 ) -> None:
     """Refuse what only the first search would."""
     if effort is not None and effort not in EFFORTS:
-        raise UnsupportedError(
-            f"effort={effort!r}; expected one of {', '.join(EFFORTS)}", user_location()
+        raise UnsupportedError.here(
+            f"effort={effort!r}; expected one of {', '.join(EFFORTS)}"
         )
     if budget_seconds is not None and not budget_seconds > 0:
-        raise UnsupportedError(
-            f"budget_seconds={budget_seconds!r}; expected a number of seconds above 0",
-            user_location(),
+        raise UnsupportedError.here(
+            f"budget_seconds={budget_seconds!r}; expected a number of seconds above 0"
         )
     checked_options("config", config)

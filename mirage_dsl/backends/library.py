@@ -381,7 +381,7 @@ def _gather(
 ) -> str:
     """Rows by their numbers, or elements along a dim where other dims are shared."""
     source, index = operands
-    dim = str(node.attr("dim"))
+    dim = node.dim("dim")
     at = source.dims.index(dim)
     own = [d for d in index.dims if d not in source.dims]
     if len(own) == len(index.dims):
@@ -400,9 +400,7 @@ def _concat(
     size: Callable[[str], str],
 ) -> str:
     """Operands one after the other, repeated where only others have an axis."""
-    attrs = dict(node.attrs)
-    joined, to = attrs["dims"], str(attrs["to"])
-    assert isinstance(joined, tuple)
+    joined, to = node.dims("dims"), node.dim("to")
     forms: list[str] = []
     known = {d: size(d) for d in (*result, *joined) if d != to}
     extents = {d: int(e) if e.isdigit() else LARGE for d, e in known.items()}

@@ -154,7 +154,7 @@ def resize(graph: KernelGraph, sizes: Sequence[str]) -> KernelGraph:
             param_hint="--size",
         )
     resized = graph.with_extents(chosen)
-    resized = graph.with_extents(derived_extents(resized, resized.extent_of))
+    resized = graph.with_extents(derived_extents(resized))
     check_or_raise(resized)
     return resized
 

@@ -1,7 +1,8 @@
 """The kinds of error that a user can meet, each with the place it speaks of.
 
 Every message says what was found, what was expected, where, and what to do.  Code
-raises the class that names the kind; it never raises `MirageError` itself.
+raises the class that names the kind, as `ShapeError.here(...)` where the place is the
+line of the user that is being run; it never raises `MirageError` itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from itertools import count, islice, takewhile
 from traceback import walk_tb
 from types import FrameType, FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 _SHOWN = 120
 """Characters of a line that a message shows."""
@@ -71,6 +72,11 @@ class MirageError(Exception):
         made = _MADE.get()
         if made is not None:
             made.append(self)
+
+    @classmethod
+    def here(cls, message: str) -> Self:
+        """The error with the line of the user that is being run."""
+        return cls(message, user_location())
 
     def __str__(self) -> str:
         if self.location is None:
@@ -321,7 +327,7 @@ def misuse(
     reason = str(error) or type(error).__name__
     text = f"{name} with these arguments is not supported ({reason}): found "
     text += f"({', '.join(given)}){expected}{_fault(error)}"
-    return UnsupportedError(text, user_location())
+    return UnsupportedError.here(text)
 
 
 _INNER = ("cost", "rewrite", "search", "tile", "tune", "verify")

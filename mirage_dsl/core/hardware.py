@@ -472,36 +472,32 @@ HARDWARE: tuple[Hardware, ...] = (H100, H200, A100)
 DEFAULT = H100
 """What is estimated for where nobody names a GPU and there is none."""
 
+
+def _told(
+    row: Hardware, name: str, clock: float, memory_clock: float, bus_bits: int
+) -> Properties:
+    """What the driver tells of the GPU of a row."""
+    own = row.architecture
+    return Properties(
+        *(name, own.capability, row.sms, row.l2_bytes),
+        *(own.shared_per_sm, own.threads_per_sm, clock, memory_clock, bus_bits),
+    )
+
+
 PROPERTIES: dict[str, Properties] = {
-    "H100": Properties(
+    "H100": _told(
+        H100,
         "NVIDIA H100 80GB HBM3",
-        HOPPER.capability,
-        H100.sms,
-        H100.l2_bytes,
-        HOPPER.shared_per_sm,
-        HOPPER.threads_per_sm,
         clock=1.98e9,
         memory_clock=2.619e9,
         bus_bits=5120,
     ),
-    "H200": Properties(
-        "NVIDIA H200",
-        HOPPER.capability,
-        H200.sms,
-        H200.l2_bytes,
-        HOPPER.shared_per_sm,
-        HOPPER.threads_per_sm,
-        clock=1.98e9,
-        memory_clock=3.201e9,
-        bus_bits=6144,
+    "H200": _told(
+        H200, "NVIDIA H200", clock=1.98e9, memory_clock=3.201e9, bus_bits=6144
     ),
-    "A100": Properties(
+    "A100": _told(
+        A100,
         "NVIDIA A100-SXM4-80GB",
-        AMPERE.capability,
-        A100.sms,
-        A100.l2_bytes,
-        AMPERE.shared_per_sm,
-        AMPERE.threads_per_sm,
         clock=1.41e9,
         memory_clock=1.593e9,
         bus_bits=5120,

@@ -358,6 +358,10 @@ class TensorType:
         return f"{self.dtype}[{axes}]{order}"
 
 
+Types = Mapping[str, TensorType]
+"""Of values, by their names."""
+
+
 def axis_text(axis: Axis) -> str:
     """`1`, `k/loop` or `(h d)`."""
     if not axis:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import SECTOR, WARP, Hardware
-from mirage_dsl.core.types import AxisNames, TensorType, f32
+from mirage_dsl.core.types import AxisNames, TensorType, Types, f32
 from mirage_dsl.cost.facts import Column, Rows, as_column, facts_as_searched
 from mirage_dsl.cost.footprint import (
     Bools,
@@ -55,7 +55,7 @@ from mirage_dsl.ir.infer import (
     library_shapes,
     operand_axes,
 )
-from mirage_dsl.ir.maps import derived_extents, partial_extents
+from mirage_dsl.ir.maps import Extents, derived_extents, partial_extents
 from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST
@@ -1002,13 +1002,7 @@ def estimate(
 class Priced:
     """The kernels of a sized μGraph, any of which may take other sizes.
 
-    Args:
-        graph: The μGraph.
-        hardware: The GPU.
-        inside: Inputs that an earlier kernel left in L2.
-
-    Raises:
-        SearchError: An extent is unknown.
+    It is made of what `estimate` is given, and raises what that raises.
     """
 
     def __init__(
@@ -1019,7 +1013,7 @@ class Priced:
     ) -> None:
         self._graph = graph
         self._hardware = hardware
-        self._extents = derived_extents(graph, graph.extent_of)
+        self._extents = derived_extents(graph)
         self._types = laid_out(graph, kernel_types(graph), self._extents)
         ahead = behind_kernels(graph)
         self._running = {id(b) for b, made in ahead if runs_ahead(b, made)}
@@ -1111,7 +1105,7 @@ def least_microseconds(
         inside: Inputs that are in L2.
         hardware: The GPU.
     """
-    extents = derived_extents(segment, segment.extent_of)
+    extents = derived_extents(segment)
     read = read_by(n for n in segment.applies if not n.is_view)
     sizes = {
         i.name: tensor_bytes(i.type, extents) for i in segment.inputs if i.name in read
@@ -1181,7 +1175,7 @@ def launched(graph: ir.KernelGraph) -> list[int]:
 
     Of operators that are one call it is the last one.
     """
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
     types = laid_out(graph, kernel_types(graph), extents)
     placed = places(graph, types, extents)
     within = _within(calls(graph, types)) | _repeated(graph)
@@ -1194,19 +1188,14 @@ def launched(graph: ir.KernelGraph) -> list[int]:
 
 
 def _free(
-    graph: ir.KernelGraph,
-    placed: Mapping[str, Place],
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    graph: ir.KernelGraph, placed: Mapping[str, Place], types: Types, extents: Extents
 ) -> frozenset[str]:
     """What no kernel makes of what operators give."""
     free = {n.result for n in graph.applies if _is_free(n, placed, types)}
     return single_elements(graph, extents) | free
 
 
-def _is_free(
-    node: ir.Apply, placed: Mapping[str, Place], types: Mapping[str, TensorType]
-) -> bool:
+def _is_free(node: ir.Apply, placed: Mapping[str, Place], types: Types) -> bool:
     """A view, or a concatenation whose parts are all made in their places."""
     if node.op.kind is Kind.CONCAT:
         return placed.keys() >= set(node.values)
@@ -1221,8 +1210,8 @@ def _is_free(
 
 def library_kernel(
     node: ir.Apply,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    types: Types,
+    extents: Extents,
     inside: AbstractSet[str],
     hardware: Hardware,
     placed: AbstractSet[str] = frozenset(),
@@ -1261,7 +1250,7 @@ def library_kernel(
     )
 
 
-def _copied_by(node: ir.Apply, types: Mapping[str, TensorType]) -> list[str]:
+def _copied_by(node: ir.Apply, types: Types) -> list[str]:
     """What a convolution with channels last copies: what lies not as it wants."""
     if node.op.channels_last_of is None and node.op not in CHANNELS_LAST:
         return []
@@ -1274,11 +1263,7 @@ def _copied_by(node: ir.Apply, types: Mapping[str, TensorType]) -> list[str]:
 
 
 def _row_major_seconds(
-    node: ir.Apply,
-    types: Mapping[str, TensorType],
-    flops: float,
-    extents: Mapping[str, int | None],
-    hardware: Hardware,
+    node: ir.Apply, types: Types, flops: float, extents: Extents, hardware: Hardware
 ) -> float:
     """Seconds of a convolution's arithmetic on tensors as they lie.
 
@@ -1295,12 +1280,7 @@ def _row_major_seconds(
     return flops / (ROW_MAJOR_SHARE * hardware.tensor_rate / 2)
 
 
-def _read_bytes(
-    node: ir.Apply,
-    value: str,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-) -> float:
+def _read_bytes(node: ir.Apply, value: str, types: Types, extents: Extents) -> float:
     """What a kernel reads of a tensor: all of it, or as much as it gathers."""
     kind = types[value]
     whole = tensor_bytes(kind, extents)
@@ -1314,7 +1294,7 @@ def _read_bytes(
 def _call_kernel(
     call: FusedCall,
     graph: ir.KernelGraph,
-    extents: Mapping[str, int | None],
+    extents: Extents,
     inside: AbstractSet[str],
     hardware: Hardware,
 ) -> KernelCost:
@@ -1354,10 +1334,7 @@ def _call_kernel(
 
 
 def _busy_with_reduction(
-    call: FusedCall,
-    extents: Mapping[str, int | None],
-    hardware: Hardware,
-    busy: float,
+    call: FusedCall, extents: Extents, hardware: Hardware, busy: float
 ) -> float:
     """Seconds of a call that reduces; it is `busy` with its numbers and bytes."""
     made = call.types[call.result].names
@@ -1370,7 +1347,7 @@ def _busy_with_reduction(
 def _busy_with_rows(
     call: FusedCall,
     nodes: Sequence[ir.Apply],
-    extents: Mapping[str, int | None],
+    extents: Extents,
     hardware: Hardware,
     busy: float,
 ) -> float:
@@ -1386,9 +1363,7 @@ def _busy_with_rows(
     return max(busy, ROW_SECONDS * rows) + copied
 
 
-def _read_again(
-    call: FusedCall, extents: Mapping[str, int | None], hardware: Hardware
-) -> float:
+def _read_again(call: FusedCall, extents: Extents, hardware: Hardware) -> float:
     """Bytes that are read from memory more than once.
 
     Softmaxes and norms do that with long rows; a group norm is made by two kernels.
@@ -1405,7 +1380,7 @@ def _read_again(
     return reads * whole if at_work > hardware.l2_bytes else 0.0
 
 
-def _copied_rows(call: FusedCall, extents: Mapping[str, int | None]) -> float:
+def _copied_rows(call: FusedCall, extents: Extents) -> float:
     """Bytes of a norm's operand and result that lie otherwise than in rows."""
     kinds = [call.types[v] for v in (call.value("x"), call.result)]
     lying = [(k, tuple(k.names[a] for a in k.order)) for k in kinds if k.is_flat]
@@ -1423,10 +1398,7 @@ def _row_latency(elements: float, hardware: Hardware) -> float:
 
 
 def _library_work(
-    node: ir.Apply,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-    hardware: Hardware,
+    node: ir.Apply, types: Types, extents: Extents, hardware: Hardware
 ) -> tuple[float, float, float]:
     """FLOP of a product, or of another operator, and their seconds."""
     if node.op.kind is Kind.LIBRARY:
@@ -1445,10 +1417,7 @@ def _library_work(
 
 
 def _window_work(
-    node: ir.Apply,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-    hardware: Hardware,
+    node: ir.Apply, types: Types, extents: Extents, hardware: Hardware
 ) -> tuple[float, float, float]:
     """The same of what only PyTorch computes; f32 convolutions it rounds to TF32."""
     known = {n: int(size_of((n,), extents)) for n in library_dims(node)}
@@ -1475,11 +1444,7 @@ def _share_of_channels(node: ir.Apply, shapes: Sequence[Sequence[int]]) -> float
 
 
 def _library_busy(
-    node: ir.Apply,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-    hardware: Hardware,
-    busy: float,
+    node: ir.Apply, types: Types, extents: Extents, hardware: Hardware, busy: float
 ) -> float:
     """Seconds of a library kernel whose roofline takes `busy`."""
     made = size_of(types[node.result].names, extents)
@@ -1502,11 +1467,7 @@ def _library_busy(
             return max(busy, made / hardware.library_broadcast) if broadcasts else busy
 
 
-def _exact_share(
-    node: ir.Apply,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-) -> float:
+def _exact_share(node: ir.Apply, types: Types, extents: Extents) -> float:
     """Share of the f32 rate of a library's product; few rows leave much of it idle."""
     result = size_of(types[node.result].names, extents)
     sides = (set(types[node.result].names) - set(types[v].names) for v in node.values)
@@ -1515,10 +1476,7 @@ def _exact_share(
 
 
 def _joining(
-    node: ir.Apply,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-    hardware: Hardware,
+    node: ir.Apply, types: Types, extents: Extents, hardware: Hardware
 ) -> float:
     """Seconds of joining the parts of a product that is split to fill the GPU."""
     tiles = size_of(types[node.result].names, extents) / LIBRARY_TILE**2
@@ -1532,8 +1490,8 @@ def _joining(
 def _block_kernel(
     block: ir.BlockGraph,
     graph: ir.KernelGraph,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    types: Types,
+    extents: Extents,
     inside: AbstractSet[str],
     hardware: Hardware,
 ) -> KernelCost:
@@ -1582,8 +1540,8 @@ def _kept_block(
 
 def _unknown(
     block: ir.BlockGraph,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    types: Types,
+    extents: Extents,
     inside: AbstractSet[str],
     reason: str,
 ) -> KernelCost:

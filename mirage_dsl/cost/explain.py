@@ -30,7 +30,7 @@ from mirage_dsl.ir.analysis.launches import (
 from mirage_dsl.ir.analysis.layouts import laid_out, places
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import derived_extents, grid_parts, known_extents
+from mirage_dsl.ir.maps import Extents, derived_extents, grid_parts, known_extents
 
 # -- Lines for one μGraph --------------------------------------------------------------
 
@@ -73,7 +73,7 @@ def _intermediates(graph: KernelGraph) -> dict[str, float]:
     Parts of a concatenation that are made in their places are bytes of the whole.
     """
     types = kernel_types(graph)
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
     returned = {r.value for r in graph.returns}
     wholes = _wholes(graph)
     made: list[str] = []
@@ -85,7 +85,7 @@ def _intermediates(graph: KernelGraph) -> dict[str, float]:
 
 def _wholes(graph: KernelGraph) -> dict[str, str]:
     """The outermost concatenation that each placed part lies in."""
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
     placed = places(graph, laid_out(graph, kernel_types(graph), extents), extents)
     found: dict[str, str] = {}
     for part, place in placed.items():
@@ -99,7 +99,7 @@ def _wholes(graph: KernelGraph) -> dict[str, str]:
 def roofline(program: KernelGraph, hardware: Hardware) -> float:
     """µs of reading every input and writing every output once."""
     types = kernel_types(program)
-    extents = derived_extents(program, program.extent_of)
+    extents = derived_extents(program)
     names = {i.name for i in program.given} | {r.value for r in program.returns}
     moved = sum(tensor_bytes(types[n], extents) for n in sorted(names))
     return 1e6 * (moved / hardware.dram_rate + hardware.launch + hardware.ramp)
@@ -144,7 +144,7 @@ def _kernel(
 
 def _copying(node: Apply, graph: KernelGraph, part: KernelCost) -> list[str]:
     """How the result of a library kernel lies in memory, and what is copied for it."""
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
     types = laid_out(graph, kernel_types(graph), extents)
     sizes = {v: _bytes(tensor_bytes(types[v], extents)) for v in part.copied}
     lines = _in_memory(node.result, types[node.result])
@@ -165,7 +165,7 @@ def _in_memory(name: str, kind: TensorType) -> list[str]:
 def _launch(
     node: BlockGraph, part: KernelCost, graph: KernelGraph, hardware: Hardware
 ) -> list[str]:
-    known = derived_extents(graph, graph.extent_of)
+    known = derived_extents(graph)
     extents: Mapping[str, int] = known_extents(known)
     schedule = node.schedule
     grid = " x ".join(
@@ -225,10 +225,7 @@ def _shared_memory(footprint: Footprint) -> list[str]:
 
 
 def _inside(
-    node: BlockGraph,
-    graph: KernelGraph,
-    extents: Mapping[str, int | None],
-    hardware: Hardware,
+    node: BlockGraph, graph: KernelGraph, extents: Extents, hardware: Hardware
 ) -> list[str]:
     """Shared memory and how long it lives, synchronisations, layouts of results."""
     types = laid_out(graph, kernel_types(graph), extents)

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import SECTOR
-from mirage_dsl.core.types import Dim, Scalar, TensorType, f32
+from mirage_dsl.core.types import Dim, Scalar, TensorType, Types, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.infer import block_types
-from mirage_dsl.ir.maps import known_extents
+from mirage_dsl.ir.maps import Extents, known_extents
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.tile import program as tp
@@ -915,9 +915,7 @@ class _Builder:
         return UNPACKING_FLOATS if floats else UNPACKING_WORDS
 
 
-def _whole_number(
-    operands: Iterable[ir.Operand], extents: Mapping[str, int | None]
-) -> int | None:
+def _whole_number(operands: Iterable[ir.Operand], extents: Extents) -> int | None:
     """The constant among operands, if it is an integer."""
     constants = (o for o in operands if isinstance(o, Scalar))
     return next((ir.integer_of(c, extents) for c in constants), None)
@@ -1325,10 +1323,7 @@ class Tried:
 
 
 def facts_of(
-    block: ir.BlockGraph,
-    outer: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-    tried: Tried | None = None,
+    block: ir.BlockGraph, outer: Types, extents: Extents, tried: Tried | None = None
 ) -> BlockFacts:
     """The facts of `block`, given types and extents of the kernel level.
 
@@ -1354,9 +1349,7 @@ def facts_of(
 
 
 def facts_as_searched(
-    block: ir.BlockGraph,
-    outer: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    block: ir.BlockGraph, outer: Types, extents: Extents
 ) -> BlockFacts:
     """The facts of a sized block, where it can be those of its structure.
 
@@ -1398,11 +1391,7 @@ class _Question:
     """What facts depend on."""
 
     def __init__(
-        self,
-        block: ir.BlockGraph,
-        outer: Mapping[str, TensorType],
-        extents: Mapping[str, int | None],
-        tried: Tried | None,
+        self, block: ir.BlockGraph, outer: Types, extents: Extents, tried: Tried | None
     ) -> None:
         self.block, self.outer, self.extents = block, outer, extents
         self.tried = tried

@@ -11,7 +11,7 @@ from it; registers hold accumulators and the tiles that are live at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +25,7 @@ from mirage_dsl.core.hardware import ASYNCHRONOUS_ROWS, WARP, Hardware
 from mirage_dsl.core.types import Dim, TensorType
 from mirage_dsl.cost.facts import BlockFacts, Live, ProgramFacts, as_column
 from mirage_dsl.ir import graph as ir
+from mirage_dsl.ir.maps import Extents
 from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.combined import DEALT_REGISTERS, DEALT_WARPS
 
@@ -422,7 +423,7 @@ def at_point(
     )
 
 
-def tensor_bytes(value: TensorType, extents: Mapping[str, int | None]) -> float:
+def tensor_bytes(value: TensorType, extents: Extents) -> float:
     """Bytes of a device tensor.
 
     Raises:
@@ -431,7 +432,7 @@ def tensor_bytes(value: TensorType, extents: Mapping[str, int | None]) -> float:
     return value.dtype.itemsize * size_of(value.names, extents)
 
 
-def size_of(names: tuple[str, ...], extents: Mapping[str, int | None]) -> float:
+def size_of(names: tuple[str, ...], extents: Extents) -> float:
     size = 1.0
     for name in names:
         extent = extents.get(name)
@@ -595,7 +596,7 @@ def resources(footprint: Footprint, live: Live | None = None) -> Resources:
 def never_fits(
     made: Iterable[TensorType],
     split: AbstractSet[str],
-    extents: Mapping[str, int | None],
+    extents: Extents,
     hardware: Hardware,
 ) -> bool:
     """Whether a computed tile has more words than registers, at any sizes of tiles.

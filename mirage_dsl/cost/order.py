@@ -31,7 +31,6 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import operands_of
 from mirage_dsl.tile import program as tp
-from mirage_dsl.tile.program import Product, Reduce, Scan, makes
 
 Steps = Sequence[Step]
 
@@ -39,7 +38,7 @@ Steps = Sequence[Step]
 def in_good_order(graph: ir.KernelGraph, hardware: Hardware) -> ir.KernelGraph:
     """The μGraph with the statements of its blocks in their best order."""
     types = kernel_types(graph)
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
 
     def ordered(node: ir.BlockGraph) -> ir.BlockGraph:
         try:
@@ -91,7 +90,7 @@ def synchronisations(
         if not waiting[stage].isdisjoint(flow.operands(statement)):
             found[stage] += 1
             waiting[stage].clear()
-        waiting[stage].update(v for v in makes(statement) if v in exchanging)
+        waiting[stage].update(v for v in tp.makes(statement) if v in exchanging)
     for stage, left in waiting.items():
         found[stage] += bool(left)
     return found
@@ -103,7 +102,7 @@ def late_loads(steps: Steps, exchanging: AbstractSet[str]) -> int:
     for statement, stage in steps:
         if isinstance(statement, tp.Load):
             late += stage in met and stage != "body"
-        elif not exchanging.isdisjoint(makes(statement)):
+        elif not exchanging.isdisjoint(tp.makes(statement)):
             met.add(stage)
     return late
 
@@ -112,9 +111,9 @@ def exchanges(facts: ProgramFacts) -> frozenset[str]:
     """Values that move between threads: reductions, and operands made for a product."""
     flow, found = facts.flow, set[str]()
     for statement, _ in flow.steps:
-        if isinstance(statement, Reduce | Scan):
+        if isinstance(statement, tp.Reduce | tp.Scan):
             found.add(statement.result)
-        elif isinstance(statement, Product):
+        elif isinstance(statement, tp.Product):
             left, right = flow.factors(statement)
             if left not in flow.fresh:
                 found.add(left)
@@ -153,7 +152,9 @@ def _depths(facts: ProgramFacts) -> list[tuple[int, int]]:
             if made == STAGES.index(when):
                 depth = max(depth, since + (value in exchanging))
         found.append((stage, depth))
-        ready.update((value, (STAGES.index(when), depth)) for value in makes(statement))
+        ready.update(
+            (value, (STAGES.index(when), depth)) for value in tp.makes(statement)
+        )
     return found
 
 
@@ -161,7 +162,7 @@ def _thrifty(footprint: Footprint, depths: list[tuple[int, int]]) -> Iterator[in
     """By depth; of steps that can run the one that leaves the fewest bytes live."""
     flow = footprint.facts.flow
     operands = [set(flow.operands(statement)) for statement, _ in flow.steps]
-    made = [set(makes(statement)) for statement, _ in flow.steps]
+    made = [set(tp.makes(statement)) for statement, _ in flow.steps]
     before = _before(operands, made)
     left = dict.fromkeys(set[str]().union(*operands, *made), 0)
     for own in operands:
@@ -215,7 +216,7 @@ def _nodes_in(steps: Steps, block: ir.BlockGraph) -> tuple[ir.BlockNode, ...]:
     """
     place: dict[str, int] = {}
     for at, (statement, _) in enumerate(steps):
-        for value in makes(statement):
+        for value in tp.makes(statement):
             place[value] = at
     keys: dict[str, float] = {}
     for node in block.nodes:

@@ -178,19 +178,17 @@ def _slots(module: Any) -> Iterator[Slot]:
 
 def _refuse_script(layer: Any, path: str) -> None:
     if "ScriptModule" in {kind.__name__ for kind in type(layer).__mro__}:
-        raise TraceError(
+        raise TraceError.here(
             f"{path} is a module of TorchScript, whose code is not Python's; make a "
-            "kernel of the module that it was made from",
-            user_location(),
+            "kernel of the module that it was made from"
         )
 
 
 def _refuse_lazy(slot: Slot, name: str) -> None:
     if "Uninitialized" in type(slot.tensor).__name__:
-        raise TraceError(
+        raise TraceError.here(
             f"{slot.name} of {name} has no shape yet: call the module once, on tensors "
-            "like those of the kernel, before it is a kernel",
-            user_location(),
+            "like those of the kernel, before it is a kernel"
         )
 
 
@@ -378,10 +376,9 @@ def _place_leaves(
 
 def _require_flat(depth: int) -> None:
     if depth > _DEEPEST:
-        raise TraceError(
+        raise TraceError.here(
             f"containers lie in each other more than {_DEEPEST} deep, or one in "
-            "itself; pass flatter ones",
-            user_location(),
+            "itself; pass flatter ones"
         )
 
 
@@ -1025,7 +1022,7 @@ def refuse_modes(values: Sequence[Any]) -> None:
     """
     reason = refusal(values)
     if reason is not None:
-        raise UnsupportedError(reason, user_location())
+        raise UnsupportedError.here(reason)
 
 
 def device_kind(tensors: Sequence[Any]) -> str:
@@ -1057,11 +1054,10 @@ def check_dtypes(program: KernelGraph, tensors: Sequence[Any]) -> None:
     """
     for given, tensor in zip(program.inputs, tensors, strict=True):
         if dtype_of(tensor.dtype) != given.type.dtype:
-            raise DTypeError(
+            raise DTypeError.here(
                 f"input {given.name} of {program.name} is {tensor.dtype}, expected "
                 f"{given.type.dtype.long_name}; convert it, or bind with tensors like "
-                "it",
-                user_location(),
+                "it"
             )
 
 
@@ -1083,7 +1079,7 @@ def check_out(taken: Sequence[Any]) -> None:
     reasons = (*map(_no_place, taken), _one_place(taken))
     for reason in reasons:
         if reason is not None:
-            raise UnsupportedError(f"out= {reason}", user_location())
+            raise UnsupportedError.here(f"out= {reason}")
 
 
 @dataclass(frozen=True)
@@ -1169,15 +1165,12 @@ def copied(found: Sequence[Any], taken: Sequence[Any], out: Any) -> Any:
     """
     shapes = [[tuple(t.shape) for t in ts] for ts in (found, taken)]
     if shapes[0] != shapes[1]:
-        raise ShapeError(
-            f"out has the shapes {shapes[1]}, expected {shapes[0]}", user_location()
-        )
+        raise ShapeError.here(f"out has the shapes {shapes[1]}, expected {shapes[0]}")
     dtypes = [[dtype_of(t.dtype) for t in ts] for ts in (found, taken)]
     if dtypes[0] != dtypes[1]:
-        raise DTypeError(
+        raise DTypeError.here(
             f"out has the dtypes {[str(t.dtype) for t in taken]}, expected "
-            f"{[str(t.dtype) for t in found]}",
-            user_location(),
+            f"{[str(t.dtype) for t in found]}"
         )
     for result, target in zip(found, taken, strict=True):
         if is_torch(target):

@@ -19,7 +19,6 @@ import numpy as np
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
-    user_location,
 )
 from mirage_dsl.core.types import DType, f16, f32, f64, promote
 from mirage_dsl.frontend import functions as f
@@ -273,10 +272,9 @@ def view_as_complex(x: Any) -> Complex:
     x = as_tensor("view_as_complex", x)
     _require_format("view_as_complex", x)
     if not x.ndim or x.handle.shape[-1] != 2:
-        raise ShapeError(
+        raise ShapeError.here(
             f"view_as_complex of {shape_text(x.handle)}; expected a last axis of "
-            "extent 2",
-            user_location(),
+            "extent 2"
         )
     return Complex(x[..., 0], x[..., 1], pairs=x.viewed())
 
@@ -296,10 +294,9 @@ def complex_of(real: Any, imag: Any) -> Complex:
 def _require_format(what: str, *tensors: Tensor) -> None:
     for x in tensors:
         if x.handle.value.dtype not in _NAMES:
-            raise DTypeError(
+            raise DTypeError.here(
                 f"{what} of {x.handle.value.dtype}; expected float16, float32 or "
-                "float64",
-                user_location(),
+                "float64"
             )
 
 
@@ -308,9 +305,8 @@ def _require_one_format(what: str, *tensors: Any) -> None:
     _require_format(what, *given)
     found = [x.handle.value.dtype for x in given]
     if len(set(found)) > 1:
-        raise DTypeError(
-            f"{what} of {' and '.join(map(str, found))}; expected one dtype",
-            user_location(),
+        raise DTypeError.here(
+            f"{what} of {' and '.join(map(str, found))}; expected one dtype"
         )
 
 

@@ -17,7 +17,6 @@ from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
     UnsupportedError,
-    user_location,
 )
 from mirage_dsl.core.types import bf16, f16, f32, promote
 from mirage_dsl.frontend import functions as f
@@ -57,9 +56,8 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     rows, columns = (integer(x.shape[i], "an extent") for i in (first, second))
     count = min(rows + min(offset, 0), columns - max(offset, 0))
     if count < 1:
-        raise ShapeError(
-            f"the diagonal {offset} of {shape_text(x.handle)}: there is none",
-            user_location(),
+        raise ShapeError.here(
+            f"the diagonal {offset} of {shape_text(x.handle)}: there is none"
         )
     row, column = max(-offset, 0), max(offset, 0)
     square = f.narrow(f.narrow(x, first, row, count), second, column, count)
@@ -78,10 +76,9 @@ def diagonal_scatter(
     view = diagonal(found, offset, dim1, dim2)
     source = as_tensor("diagonal_scatter", src)
     if tuple(view.shape) != tuple(source.shape):
-        raise ShapeError(
+        raise ShapeError.here(
             f"diagonal_scatter: the source has the shape {tuple(source.shape)}, the "
-            f"diagonal {tuple(view.shape)}; they must be equal",
-            user_location(),
+            f"diagonal {tuple(view.shape)}; they must be equal"
         )
     view[...] = source
     return found
@@ -112,9 +109,8 @@ def diag(x: Any, diagonal_: int = 0) -> Any:
     """The diagonal of a matrix, or the matrix that a vector is the diagonal of."""
     x = as_tensor("diag", x)
     if x.ndim > 2 or not x.ndim:
-        raise ShapeError(
-            f"diag of {shape_text(x.handle)}; expected a matrix or a vector",
-            user_location(),
+        raise ShapeError.here(
+            f"diag of {shape_text(x.handle)}; expected a matrix or a vector"
         )
     if x.ndim == 1:
         return diag_embed(x.clone(), diagonal_)
@@ -134,10 +130,9 @@ def trace(x: Any) -> Any:
     """
     x = as_tensor("trace", x)
     if x.ndim != 2 and x.recorder.origin.library != "numpy":
-        raise ShapeError(
+        raise ShapeError.here(
             f"trace of {shape_text(x.handle)}; expected a matrix: sum the diagonals of "
-            "several, x.diagonal(0, -2, -1).sum(-1)",
-            user_location(),
+            "several, x.diagonal(0, -2, -1).sum(-1)"
         )
     return f.sum(diagonal(x), -1)
 
@@ -146,10 +141,9 @@ def fill_diagonal(x: Any, fill_value: Any, wrap: bool = False) -> Any:
     """The matrix with a number on its main diagonal."""
     x = as_tensor("fill_diagonal_", x)
     if x.ndim != 2 or wrap:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"fill_diagonal_ of {shape_text(x.handle)} with wrap={wrap}; expected a "
-            "matrix, and no wrapping",
-            user_location(),
+            "matrix, and no wrapping"
         )
     return f.masked_fill(x, f.equal(positions(x, -2), positions(x, -1)), fill_value)
 
@@ -213,10 +207,9 @@ def cross(a: Any, b: Any, dim: int = -1) -> Any:
     a, b = as_tensor("cross", a), as_tensor("cross", b)
     at = normal_axis(dim, a.ndim, "cross")
     if a.shape[at] != 3 or b.shape[at] != 3:
-        raise ShapeError(
+        raise ShapeError.here(
             f"cross of {shape_text(a.handle)} by {shape_text(b.handle)} along axis "
-            f"{at}; expected 3 elements there",
-            user_location(),
+            f"{at}; expected 3 elements there"
         )
     x, y = f.unbind(a, at), f.unbind(b, at)
     parts = [
@@ -253,9 +246,8 @@ def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
     def added(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if is_condition(x):
-            raise DTypeError(
-                "a product of truth values, added to others; cast them to numbers",
-                user_location(),
+            raise DTypeError.here(
+                "a product of truth values, added to others; cast them to numbers"
             )
         found = _scaled(product(a, b), alpha)
         return found if beta == 0 else found + _scaled(x, beta)
@@ -288,9 +280,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> Any:
     given = flat_arguments(tensors)
     vectors = [f.reshape(t, -1) for t in given]
     if indexing not in ("ij", "xy"):
-        raise UnsupportedError(
-            f"meshgrid with indexing={indexing!r}; expected 'ij' or 'xy'",
-            user_location(),
+        raise UnsupportedError.here(
+            f"meshgrid with indexing={indexing!r}; expected 'ij' or 'xy'"
         )
     order = list(range(len(vectors)))
     if indexing == "xy" and len(order) > 1:
@@ -501,10 +492,9 @@ def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
     if len(axes) == 1 and not isinstance(order, str):
         return vector_norm(x, order, axes, keepdims)
     if len(axes) != 2 or order not in (1, -1, math.inf, -math.inf):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"{what} of order {order} cannot be traced; use the Euclidean norm, of no "
-            "stated order",
-            user_location(),
+            "stated order"
         )
     inner, outer = axes if order in (1, -1) else axes[::-1]
     sums = f.sum(f.abs(x), inner, keepdims=True)
@@ -517,17 +507,14 @@ def _last_axes(x: Any, normalized_shape: Any, axis: Any, what: str) -> Any:
     if normalized_shape is None:
         return axis
     if axis != -1:
-        raise ShapeError(
-            f"{what}: give axis or normalized_shape, not both", user_location()
-        )
+        raise ShapeError.here(f"{what}: give axis or normalized_shape, not both")
     given = flat_arguments((normalized_shape,))
     have = tuple(x.shape)[len(x.shape) - len(given) :]
     if len(given) > len(x.shape) or any(
         isinstance(h, int) and h != g for h, g in zip(have, given, strict=True)
     ):
-        raise ShapeError(
-            f"{what}: normalized_shape {given} is not the end of the shape {x.shape}",
-            user_location(),
+        raise ShapeError.here(
+            f"{what}: normalized_shape {given} is not the end of the shape {x.shape}"
         )
     return tuple(range(-len(given), 0))
 
@@ -595,10 +582,9 @@ def group_norm(
     Weight and bias are per channel.
     """
     if len(x.shape) < 2 or (isinstance(x.shape[1], int) and x.shape[1] % groups):
-        raise ShapeError(
+        raise ShapeError.here(
             f"group_norm: {groups} groups of axis 1 of a tensor of shape {x.shape}; "
-            "the number of groups must divide the number of channels",
-            user_location(),
+            "the number of groups must divide the number of channels"
         )
     shape = x.shape
     split = f.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
@@ -615,9 +601,8 @@ def instance_norm(
     Weight and bias are per channel.
     """
     if len(x.shape) < 3:
-        raise ShapeError(
-            f"instance_norm of a tensor of shape {x.shape}; expected rank 3 or more",
-            user_location(),
+        raise ShapeError.here(
+            f"instance_norm of a tensor of shape {x.shape}; expected rank 3 or more"
         )
     y = _standardised(x, tuple(range(2, len(x.shape))), eps)
     return _affine(y, per_channel(x, weight), per_channel(x, bias))
@@ -634,9 +619,8 @@ def batch_norm(
 ) -> Any:
     """Each channel (axis 1) standardised, by the given statistics or its own."""
     if len(x.shape) < 2 or (mean is None) != (var is None):
-        raise ShapeError(
-            "batch_norm takes a tensor of rank 2 or more, and mean and var together",
-            user_location(),
+        raise ShapeError.here(
+            "batch_norm takes a tensor of rank 2 or more, and mean and var together"
         )
     if mean is None:
         over = (0, *range(2, len(x.shape)))
@@ -673,15 +657,13 @@ def scaled_dot_product_attention(
         enable_gqa: Several heads of queries share one of keys and values.
     """
     if dropout_p:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"attention with dropout_p={dropout_p}: kernels have no random numbers; "
-            "leave it at 0",
-            user_location(),
+            "leave it at 0"
         )
     if is_causal and attn_mask is not None:
-        raise UnsupportedError(
-            "attention with is_causal=True and an attn_mask; PyTorch takes one of them",
-            user_location(),
+        raise UnsupportedError.here(
+            "attention with is_causal=True and an attn_mask; PyTorch takes one of them"
         )
     if enable_gqa:
         repeats = int(q.shape[-3]) // int(k.shape[-3])
@@ -746,15 +728,14 @@ def einsum(equation: Any, *operands: Any) -> Any:
 def _check_result(equation: str, terms: Sequence[str], output: str) -> None:
     """Refuse labels of a result that stand there twice, or in no operand."""
     if len(set(output)) != len(output):
-        raise ShapeError(
-            f"einsum({equation!r}): a label stands twice in the result", user_location()
+        raise ShapeError.here(
+            f"einsum({equation!r}): a label stands twice in the result"
         )
     unknown = set(output).difference(*terms)
     if unknown:
-        raise ShapeError(
+        raise ShapeError.here(
             f"einsum({equation!r}): no operand has the label "
-            f"{', '.join(sorted(unknown))} of the result",
-            user_location(),
+            f"{', '.join(sorted(unknown))} of the result"
         )
 
 
@@ -765,10 +746,9 @@ def _of_diagonals(equation: str, term: str, x: Any) -> tuple[str, Any]:
             first = term.index(label)
             second = term.index(label, first + 1)
             if x.shape[first] != x.shape[second]:
-                raise ShapeError(
+                raise ShapeError.here(
                     f"einsum({equation!r}): the label {label} is of extents "
-                    f"{x.shape[first]} and {x.shape[second]} in one operand",
-                    user_location(),
+                    f"{x.shape[first]} and {x.shape[second]} in one operand"
                 )
             x = diagonal(x, 0, first, second)
             term = term[:first] + term[first + 1 : second] + term[second + 1 :] + label
@@ -780,9 +760,8 @@ def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     left, arrow, output = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
-        raise ShapeError(
-            f"einsum({equation!r}) names {len(terms)} operands, found {len(ranks)}",
-            user_location(),
+        raise ShapeError.here(
+            f"einsum({equation!r}) names {len(terms)} operands, found {len(ranks)}"
         )
     spare = [c for c in string.ascii_letters if c not in equation]
     hidden = [
@@ -796,10 +775,9 @@ def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     ]
     for term, rank, text in zip(expanded, ranks, terms, strict=True):
         if len(term) != rank or (not term.isalpha() and rank):
-            raise ShapeError(
+            raise ShapeError.here(
                 f"einsum({equation!r}): {text!r} has {len(term)} labels, but the "
-                f"operand has {rank} axes",
-                user_location(),
+                f"operand has {rank} axes"
             )
     if arrow:
         return expanded, output.replace(_ELLIPSIS, around)

@@ -19,7 +19,6 @@ from mirage_dsl.core.errors import (
     ShapeError,
     TraceError,
     UnsupportedError,
-    user_location,
 )
 from mirage_dsl.core.types import (
     DTYPE_NAMES,
@@ -52,10 +51,9 @@ from mirage_dsl.ops.table import EQUAL, OPERATORS
 def _recorder(what: str) -> Recorder:
     recorder = RECORDING.get()
     if recorder is None:
-        raise TraceError(
+        raise TraceError.here(
             f"{what} makes a value of a program, so it stands in a function that is "
-            "traced: one that mirage.kernel decorates",
-            user_location(),
+            "traced: one that mirage.kernel decorates"
         )
     return recorder
 
@@ -84,9 +82,7 @@ def _placed(x: Any, dtype: Any, device: Any) -> Any:
 def _format(dtype: Any) -> DType:
     found = i64 if dtype is int else dtype_of(dtype)
     if found is None:
-        raise DTypeError(
-            f"a tensor of {dtype}; expected one of {DTYPE_NAMES}", user_location()
-        )
+        raise DTypeError.here(f"a tensor of {dtype}; expected one of {DTYPE_NAMES}")
     return found
 
 
@@ -125,10 +121,9 @@ def _count(start: float, end: float, step: float) -> int:
     """How many numbers there are from one to before another."""
     count = math.ceil((end - start) / step) if step else 0
     if count < 1:
-        raise TraceError(
+        raise TraceError.here(
             f"arange from {start} to {end} by {step} is empty; expected at least one "
-            "number",
-            user_location(),
+            "number"
         )
     return count
 
@@ -181,8 +176,8 @@ def _diagonal(name: str, x: Any, shift: int) -> tuple[Any, Any, Any]:
     """Matrices, where a diagonal is in each of their rows, and their columns."""
     x = as_tensor(name, x)
     if x.ndim < 2:
-        raise TraceError(
-            f"{name} of a tensor of rank {x.ndim}; expected 2 or more", user_location()
+        raise TraceError.here(
+            f"{name} of a tensor of rank {x.ndim}; expected 2 or more"
         )
     rows, columns = positions(x, -2), positions(x, -1)
     return x, rows + shift if shift else rows, columns
@@ -223,7 +218,7 @@ def _filled(
     recorder = _recorder(what)
     number = as_operand(value)
     if not isinstance(number, Scalar):
-        raise TraceError(f"{what} of a tensor; use expand", user_location())
+        raise TraceError.here(f"{what} of a tensor; use expand")
     extents = extents_given(shape)
     kind = _dtype_of(recorder, value, dtype)
     found = _made(recorder, recorder.full(extents, number, kind))
@@ -302,11 +297,10 @@ def listed(data: Any, dtype: Any, device: Any) -> Any:
     """A tensor of the numbers in nested lists."""
     shape, numbers = _flat(data)
     if not is_short(numbers):
-        raise TraceError(
+        raise TraceError.here(
             f"torch.tensor of {len(numbers)} numbers in a traced function; expected 1 "
             f"to {MOST_NUMBERS}, of which neighbours that are equal or follow each "
-            "other count once: pass a longer tensor as an argument",
-            user_location(),
+            "other count once: pass a longer tensor as an argument"
         )
     recorder = _recorder("tensor")
     bools = all(isinstance(n, bool) for n in numbers)
@@ -375,14 +369,13 @@ def _flat(data: Any) -> tuple[tuple[int, ...], list[Any]]:
     if isinstance(data, bool | int | float):
         return (), [data]
     if not isinstance(data, list | tuple):
-        raise TraceError(
+        raise TraceError.here(
             f"torch.tensor of a {type(data).__name__} in a traced function; pass the "
-            "tensor as an argument, so that its values are not frozen into the program",
-            user_location(),
+            "tensor as an argument, so that its values are not frozen into the program"
         )
     parts = [_flat(part) for part in cast("Sequence[Any]", data)]
     if len({shape for shape, _ in parts}) > 1:
-        raise ShapeError("a tensor of lists that are not equally long", user_location())
+        raise ShapeError.here("a tensor of lists that are not equally long")
     inner = parts[0][0] if parts else ()
     return (len(parts), *inner), [n for _, numbers in parts for n in numbers]
 
@@ -420,10 +413,9 @@ def _linspace(
     near = steps_of(start, step, count, dtype, device)
     of_data = any(isinstance(point, Tensor) for point in (start, end))
     if of_data and near.handle.value.dtype.is_integer:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "linspace of integers between ends that are data, whose last digit says "
-            "which integers these are; make it outside of the function",
-            user_location(),
+            "which integers these are; make it outside of the function"
         )
     if count == 1:
         return near
@@ -466,10 +458,9 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
 def _scalar_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """PyTorch's `tensor` of a number."""
     if not isinstance(data, bool | int | float):
-        raise TraceError(
+        raise TraceError.here(
             f"torch.tensor of a {type(data).__name__} in a traced function; pass the "
-            "tensor as an argument, so that its values are not frozen into the program",
-            user_location(),
+            "tensor as an argument, so that its values are not frozen into the program"
         )
     return _filled("tensor", (), data, dtype, device)
 

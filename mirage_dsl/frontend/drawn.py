@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from mirage_dsl.core.errors import UnsupportedError, user_location
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.functions import NoTensor, refusing
 
@@ -44,11 +44,10 @@ class Drawn(Unread):
         Raises:
             UnsupportedError: Always.
         """
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "random numbers of PyTorch's in a function that is traced: they would be "
             "the same at every call; draw them outside of it, and pass them as an "
-            "argument",
-            user_location(),
+            "argument"
         )
 
 
@@ -75,6 +74,6 @@ class Unknown(Unread):
         Raises:
             UnsupportedError: Always.
         """
-        raise UnsupportedError(
-            f"{self._name}, of which {self._depends}; {self._advice}", user_location()
+        raise UnsupportedError.here(
+            f"{self._name}, of which {self._depends}; {self._advice}"
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_dsl.core.errors import UnsupportedError, user_location
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.functions import (
     apply,
@@ -147,9 +147,8 @@ def round(x: Any, decimals: int = 0) -> Any:
     """The nearest whole number, of two the even one, or so many decimals."""
     if f.holds_integers(x):
         if decimals < 0:
-            raise UnsupportedError(
-                f"round of integers to decimals={decimals}; convert them to floats",
-                user_location(),
+            raise UnsupportedError.here(
+                f"round of integers to decimals={decimals}; convert them to floats"
             )
         return x.clone()
     if not decimals:
@@ -439,9 +438,8 @@ def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor":
         return floor_divide(a, b)
     if rounding_mode != "trunc":
-        raise UnsupportedError(
-            f"div: rounding_mode={rounding_mode!r}; expected None, 'floor' or 'trunc'",
-            user_location(),
+        raise UnsupportedError.here(
+            f"div: rounding_mode={rounding_mode!r}; expected None, 'floor' or 'trunc'"
         )
     if _are_integers(a, b):
         whole = f.floor_divide(a, b)

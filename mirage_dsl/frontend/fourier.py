@@ -7,17 +7,16 @@ parts is searched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
     UnsupportedError,
-    user_location,
 )
-from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_floats, as_tensor
 from mirage_dsl.frontend.layers import fold
@@ -31,8 +30,6 @@ from mirage_dsl.frontend.recorder import (
 )
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
-
-Function = Callable[..., Any]
 
 Pair = tuple[Any, Any]
 """A real and an imaginary part, which is None of a real tensor."""
@@ -52,10 +49,9 @@ PyTorch's kernels scale as `backward` does.
 
 def _factor(norm: str | None, count: int, *, inverse: bool) -> float:
     if norm not in (*_FACTORS, None):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"a Fourier transform with norm={norm!r}; expected one of "
-            f"{', '.join(map(repr, _FACTORS))}",
-            user_location(),
+            f"{', '.join(map(repr, _FACTORS))}"
         )
     return float(count) ** _FACTORS[norm or "backward"][inverse]
 
@@ -63,12 +59,7 @@ def _factor(norm: str | None, count: int, *, inverse: bool) -> float:
 def _part(what: str, x: Any) -> Tensor:
     """A part of a tensor, in a dtype that PyTorch transforms."""
     x = as_floats(as_tensor(what, x))
-    if x.handle.value.dtype not in (f32, f64):
-        raise DTypeError(
-            f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64: "
-            "convert first, as with .float()",
-            user_location(),
-        )
+    f.require_float(what, x)
     return x
 
 
@@ -115,9 +106,8 @@ def _along(
     default = 2 * (there - 1) if name == "irfft" else there
     count = default if n is None else integer(n, "n")
     if count < 1:
-        raise ShapeError(
-            f"{name} of {count} elements of {shape_text(x.handle)}; expected 1 or more",
-            user_location(),
+        raise ShapeError.here(
+            f"{name} of {count} elements of {shape_text(x.handle)}; expected 1 or more"
         )
     rows = (name,) if name == "irfft" else (f"{name}_real", f"{name}_imag")
     found = [_called(row, parts, at, count) for row in rows]
@@ -128,9 +118,8 @@ def _along(
 
 def _of_real(what: str, x: Pair) -> Tensor:
     if x[1] is not None:
-        raise DTypeError(
-            f"{what} of a complex tensor; it is of real ones: take z.real, or fft",
-            user_location(),
+        raise DTypeError.here(
+            f"{what} of a complex tensor; it is of real ones: take z.real, or fft"
         )
     return _part(what, x[0])
 
@@ -200,9 +189,8 @@ def _axes(what: str, x: Any, s: Any, dim: Any) -> tuple[list[int], list[Any]]:
     axes = list(normal_axes(flat_arguments((dim,)), x.ndim, what))
     counts: list[Any] = [None] * len(axes) if s is None else [*flat_arguments((s,))]
     if len(counts) != len(axes):
-        raise ShapeError(
-            f"{what}: {len(counts)} numbers of elements for {len(axes)} axes",
-            user_location(),
+        raise ShapeError.here(
+            f"{what}: {len(counts)} numbers of elements for {len(axes)} axes"
         )
     # Of all elements that there are, PyTorch says -1.
     return axes, [None if n == -1 else n for n in counts]
@@ -261,10 +249,9 @@ def _window(window: Any, n_fft: int, win_length: Any, like: Tensor) -> Any:
     if window is None:
         window = f.to(f.equal(arange(length), arange(length)), like)
     if int(window.shape[0]) != length or not 0 < length <= n_fft:
-        raise ShapeError(
+        raise ShapeError.here(
             f"a window {tuple(window.shape)} for win_length={length} and "
-            f"n_fft={n_fft}; expected a vector of win_length elements, n_fft at most",
-            user_location(),
+            f"n_fft={n_fft}; expected a vector of win_length elements, n_fft at most"
         )
     left = (n_fft - length) // 2
     return pad(window, (left, n_fft - length - left)) if length < n_fft else window
@@ -295,17 +282,15 @@ def stft(
         UnsupportedError: The signal is complex, or its result is to be pairs.
     """
     if input[1] is not None or not return_complex or align_to_window:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "stft of a complex signal, without return_complex=True, or with "
-            "align_to_window; pass return_complex=True, and take view_as_real of it",
-            user_location(),
+            "align_to_window; pass return_complex=True, and take view_as_real of it"
         )
     x = _part("stft", input[0])
     n_fft, hop, norm = _frames(n_fft, hop_length, normalized)
     if x.ndim not in (1, 2):
-        raise ShapeError(
-            f"stft of {shape_text(x.handle)}; expected a signal, or a batch of them",
-            user_location(),
+        raise ShapeError.here(
+            f"stft of {shape_text(x.handle)}; expected a signal, or a batch of them"
         )
     if center:
         lead = f.reshape(x, *(1,) * (3 - x.ndim), *x.shape)
@@ -341,16 +326,14 @@ def istft(
     half = real.shape[-2] != n_fft if onesided is None else onesided
     rows = n_fft // 2 + 1 if half else n_fft
     if real.ndim not in (2, 3) or real.shape[-2] != rows or hop < 1:
-        raise ShapeError(
+        raise ShapeError.here(
             f"istft of {tuple(real.shape)} with n_fft={n_fft}, hop_length={hop}, "
-            f"onesided={half}; expected columns of {rows} elements, and a positive hop",
-            user_location(),
+            f"onesided={half}; expected columns of {rows} elements, and a positive hop"
         )
     if return_complex or (window is not None and not isinstance(window, Tensor)):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "istft with return_complex=True or with a complex window; take ifft of "
-            "the columns, and add its windows with index_add",
-            user_location(),
+            "the columns, and add its windows with index_add"
         )
     # Of both halves PyTorch reads the first one alone.
     whole = (f.narrow(part, -2, 0, n_fft // 2 + 1) for part in (real, imag))

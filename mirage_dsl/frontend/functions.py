@@ -28,7 +28,6 @@ from mirage_dsl.core.errors import (
     TraceError,
     UnsupportedError,
     public_function,
-    user_location,
 )
 from mirage_dsl.core.types import (
     DTYPE_NAMES,
@@ -155,28 +154,23 @@ def as_operand(value: object) -> Operand:
     kind = type(value)
     module = kind.__module__.partition(".")[0]
     if module in ("numpy", "torch"):
-        raise TraceError(
+        raise TraceError.here(
             f"a {module} {kind.__name__} that is no argument of the function; pass it "
-            "as an argument, so that its values are not frozen into the program",
-            user_location(),
+            "as an argument, so that its values are not frozen into the program"
         )
-    raise TraceError(
-        f"found {kind.__name__} where a tensor or a number was expected",
-        user_location(),
+    raise TraceError.here(
+        f"found {kind.__name__} where a tensor or a number was expected"
     )
 
 
 def _number(value: float | Fraction) -> Scalar:
     if value != value:
-        raise TraceError(
-            "the constant is NaN, which no program can compute with", user_location()
-        )
+        raise TraceError.here("the constant is NaN, which no program can compute with")
     found = scalar(value)
     if isinstance(found.value, Fraction) and builtins.abs(found.value) >= _BEYOND:
-        raise TraceError(
+        raise TraceError.here(
             "the constant is a number beyond float64, expected one within its range; "
-            "write float('inf') if it is meant as infinite",
-            user_location(),
+            "write float('inf') if it is meant as infinite"
         )
     return found
 
@@ -220,10 +214,9 @@ def _of_narrow(
     formats = {o.value.dtype for o in taken if isinstance(o, Handle)}
     if op not in (table.ABS, table.EQUAL, table.WHERE) or len(formats) > 1:
         named = " and ".join(sorted(d.long_name for d in formats))
-        raise DTypeError(
+        raise DTypeError.here(
             f"{op.name} of {named}: PyTorch computes in no floats of 8 bits, and "
-            "promotes none; cast first, as with .to(torch.float16)",
-            user_location(),
+            "promotes none; cast first, as with .to(torch.float16)"
         )
     wide = [
         recorder.cast(o, f32) if isinstance(o, Handle) and o in taken else o
@@ -294,10 +287,9 @@ def _in_format(
 
 
 def _refuse_floats(op: Operator) -> NoReturn:
-    raise DTypeError(
+    raise DTypeError.here(
         f"{op.name} of floats, which is possible of integers alone; convert first, as "
-        "with .to(torch.int32) or .astype('int32')",
-        user_location(),
+        "with .to(torch.int32) or .astype('int32')"
     )
 
 
@@ -390,10 +382,9 @@ _OF_FLOATS = (*_BESIDE_FLOATS, "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh",
 
 
 def _refuse_truth(op: Operator, why: str, advice: str) -> NoReturn:
-    raise DTypeError(
+    raise DTypeError.here(
         f"{op.name} of truth values {why}; {advice}: cast the condition, as with "
-        ".to(x.dtype) or .astype(x.dtype)",
-        user_location(),
+        ".to(x.dtype) or .astype(x.dtype)"
     )
 
 
@@ -457,18 +448,16 @@ def recorder_of(what: str, operands: tuple[Any, ...]) -> Recorder:
     """
     found = {id(o.recorder): o.recorder for o in operands if isinstance(o, Tensor)}
     if any(recorder.closed for recorder in found.values()):
-        raise TraceError(f"{what} of {KEPT}", user_location())
+        raise TraceError.here(f"{what} of {KEPT}")
     if len(found) > 1:
-        raise TraceError(
+        raise TraceError.here(
             f"{what} of tensors of two different traces, or graphs: a tensor is of the "
-            "one that made it; make it there, or pass it as an argument",
-            user_location(),
+            "one that made it; make it there, or pass it as an argument"
         )
     if not found:
-        raise TraceError(
+        raise TraceError.here(
             f"{what} needs a tensor, found "
-            f"{', '.join(type(o).__name__ for o in operands) or 'nothing'}",
-            user_location(),
+            f"{', '.join(type(o).__name__ for o in operands) or 'nothing'}"
         )
     return next(iter(found.values()))
 
@@ -495,9 +484,8 @@ def public(function: F) -> F:
         for theirs, ours in SYNONYMS.items():
             if theirs in kwargs and ours in places and theirs not in places:
                 if ours in kwargs or len(args) > places[ours]:
-                    raise ShapeError(
-                        f"{function.__name__}: give {ours} or {theirs}, not both",
-                        user_location(),
+                    raise ShapeError.here(
+                        f"{function.__name__}: give {ours} or {theirs}, not both"
                     )
                 kwargs[ours] = kwargs.pop(theirs)
         if any(isinstance(x, Tensor) for x in args):
@@ -631,6 +619,19 @@ def as_floats(x: Tensor) -> Tensor:
     return to(x, origin.default_dtype() or f32)
 
 
+def require_float(what: str, x: Tensor) -> None:
+    """Refuse formats that PyTorch's functions of matrices and transforms do not take.
+
+    Raises:
+        DTypeError: It is neither f32 nor f64.
+    """
+    if x.handle.value.dtype not in (f32, f64):
+        raise DTypeError.here(
+            f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64 "
+            "alone: convert first, as with .float()"
+        )
+
+
 def is_numpys_number(value: object) -> bool:
     """Whether it is a number of NumPy's, which has a format, unlike Python's."""
     return isinstance(value, np.generic)
@@ -661,10 +662,9 @@ def _together(kinds: Sequence[Any]) -> DType:
     name = np.result_type(*kinds).name
     found = dtype_named(name)
     if found is None:
-        raise DTypeError(
+        raise DTypeError.here(
             f"operands whose result is {name} in NumPy, in which no program computes; "
-            "convert one of them",
-            user_location(),
+            "convert one of them"
         )
     return found
 
@@ -684,10 +684,9 @@ def stored_number(what: str, dtype: DType, value: Any) -> Any:
         return value
     range_of = np.iinfo(numpy_dtype(dtype))
     if not range_of.min - 1 < value < range_of.max + 1:
-        raise DTypeError(
+        raise DTypeError.here(
             f"{what} stores {value} in {dtype}, which holds {range_of.min} to "
-            f"{range_of.max}; convert the tensor",
-            user_location(),
+            f"{range_of.max}; convert the tensor"
         )
     return int(cast(float, value))
 
@@ -701,16 +700,14 @@ def check_constants(op: Operator, dtype: DType, operands: Sequence[Operand]) -> 
     for operand in operands[op.chooses :]:
         if isinstance(operand, Scalar) and not operand.extents:
             if not dtype.holds(operand.value):
-                raise DTypeError(
+                raise DTypeError.here(
                     f"{op.name} of {dtype.long_name} and {operand}, which that format "
-                    "does not hold; convert the tensor to a larger one",
-                    user_location(),
+                    "does not hold; convert the tensor to a larger one"
                 )
             if dtype == i64 and builtins.abs(operand.value) > 2**53:
-                raise DTypeError(
+                raise DTypeError.here(
                     f"{op.name} of int64 and {operand}; constants beyond 2**53 are not "
-                    "possible: pass the number as a tensor",
-                    user_location(),
+                    "possible: pass the number as a tensor"
                 )
 
 
@@ -750,7 +747,7 @@ def averaged_format(dtype: DType, origin: Origin) -> DType:
 
 
 def _refuse_format(what: str, way: str) -> NoReturn:
-    raise DTypeError(f"{what}; convert first, as with {way}", user_location())
+    raise DTypeError.here(f"{what}; convert first, as with {way}")
 
 
 def _elementwise(name: str, summary: str) -> Callable[..., Any]:
@@ -758,13 +755,10 @@ def _elementwise(name: str, summary: str) -> Callable[..., Any]:
 
     def function(*operands: Any, out: None = None) -> Any:
         if out is not None:
-            raise UnsupportedError(
-                f"{name}: out= is not possible; use the result", user_location()
-            )
+            raise UnsupportedError.here(f"{name}: out= is not possible; use the result")
         if len(operands) != op.arity:
-            raise ShapeError(
-                f"{name} takes {op.arity} operands, found {len(operands)}",
-                user_location(),
+            raise ShapeError.here(
+                f"{name} takes {op.arity} operands, found {len(operands)}"
             )
         return apply(op, *operands)
 
@@ -877,9 +871,8 @@ def _shift(name: str, summary: str) -> Callable[..., Any]:
     def function(a: Any, b: Any) -> Any:
         bits = 8 * a.handle.value.dtype.itemsize if isinstance(a, Tensor) else 64
         if isinstance(b, builtins.int) and not 0 <= b < bits:
-            raise ShapeError(
-                f"{name} by {b} of numbers of {bits} bits; expected 0 to {bits - 1}",
-                user_location(),
+            raise ShapeError.here(
+                f"{name} by {b} of numbers of {bits} bits; expected 0 to {bits - 1}"
             )
         return apply(op, a, b)
 
@@ -898,9 +891,8 @@ def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor":
         return floor_divide(a, b)
     if rounding_mode is not None:
-        raise UnsupportedError(
-            f"div: rounding_mode={rounding_mode!r} is not possible; use 'floor'",
-            user_location(),
+        raise UnsupportedError.here(
+            f"div: rounding_mode={rounding_mode!r} is not possible; use 'floor'"
         )
     return apply(table.OPERATORS["div"], a, b)
 
@@ -934,9 +926,8 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     if approximate == "none":
         return apply(table.OPERATORS["gelu"], x)
     if approximate != "tanh":
-        raise UnsupportedError(
-            f"gelu: approximate={approximate!r}; expected 'none' or 'tanh'",
-            user_location(),
+        raise UnsupportedError.here(
+            f"gelu: approximate={approximate!r}; expected 'none' or 'tanh'"
         )
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * square(x)))
     # Half of 1 + tanh(y) is the sigmoid of 2y, which no factor of x can go before.
@@ -1024,7 +1015,7 @@ def is_whole(x: Any) -> bool:
 
 
 def _refuse_power(what: str) -> NoReturn:
-    raise DTypeError(f"{what}, is not possible; convert to floats", user_location())
+    raise DTypeError.here(f"{what}, is not possible; convert to floats")
 
 
 def _integral_power(a: Any, exponent: int) -> Any:
@@ -1044,7 +1035,7 @@ def _power(a: Any, exponent: int) -> Any:
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     """The tensor limited from below and above; None is no limit."""
     if min is None and max is None:
-        raise ShapeError("clamp needs min, max or both", user_location())
+        raise ShapeError.here("clamp needs min, max or both")
     if min is not None:
         x = apply(table.OPERATORS["maximum"], x, min)
     return x if max is None else apply(table.OPERATORS["minimum"], x, max)
@@ -1068,10 +1059,9 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
     """
     x = as_tensor("masked_fill", x)
     if isinstance(value, Tensor) and value.ndim:
-        raise ShapeError(
+        raise ShapeError.here(
             f"masked_fill by {shape_text(value.handle)}; expected a number, or a "
-            "tensor without axes: use where(mask, value, x)",
-            user_location(),
+            "tensor without axes: use where(mask, value, x)"
         )
     value = stored_number("masked_fill", x.handle.value.dtype, value)
     return astype(where(mask, value, x), x)
@@ -1126,9 +1116,8 @@ def mean(
     # A factor that follows the extents, so that the program is right at every size.
     vars = x.recorder.dims.resolve(vars_of([x.handle.axes[i] for i in axes]))
     if any(var.extent == 0 for var in vars):
-        raise ShapeError(
-            f"mean of {shape_text(x.handle)}, which has no elements there",
-            user_location(),
+        raise ShapeError.here(
+            f"mean of {shape_text(x.handle)}, which has no elements there"
         )
     factor = extents_of(vars, -1)
     total = x.recorder.reduce(table.SUM, x.handle, axes, keepdims=keep)
@@ -1243,7 +1232,7 @@ def cumprod(x: Any, axis: Any = None, *, dtype: Any = None) -> Any:
 def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tensor:
     x = as_tensor(what, x)
     if not holds_integers(index):
-        raise DTypeError(f"{what} takes an index of integers", user_location())
+        raise DTypeError.here(f"{what} takes an index of integers")
     at = normal_axis(axis, x.ndim, what)
     number = _same_index(index)
     if number is not None:
@@ -1269,9 +1258,8 @@ def _repeated(x: Tensor, at: int, number: int, index: Tensor, *, along: bool) ->
     """One slice of an axis for each element of an index that is one number."""
     extent = x.handle.shape[at]
     if extent is not None and not -extent <= number < extent:
-        raise ShapeError(
-            f"the index {number} of an axis of extent {extent} is outside of it",
-            user_location(),
+        raise ShapeError.here(
+            f"the index {number} of an axis of extent {extent} is outside of it"
         )
     found = narrow(x, at, number, 1)
     if along:
@@ -1299,9 +1287,8 @@ def none_below_zero(index: Any, x: Any, axis: Any) -> Any:
     number = _same_index(index)
     if number is not None:
         if number < 0:
-            raise ShapeError(
-                f"the index {number} where indices count from the front",
-                user_location(),
+            raise ShapeError.here(
+                f"the index {number} where indices count from the front"
             )
         return index
     return where(less(index, 0), x.shape[at], index)
@@ -1324,18 +1311,15 @@ def gather(x: Any, axis: Any, index: Any) -> Any:
     """Elements at indices along an axis; other axes of the index may be shorter."""
     x = as_tensor("gather", x)
     if not isinstance(index, Tensor) or index.ndim != x.ndim:
-        raise ShapeError(
-            f"gather of {x!r} by {index!r}: both have as many axes", user_location()
-        )
+        raise ShapeError.here(f"gather of {x!r} by {index!r}: both have as many axes")
     at = normal_axis(axis, x.ndim, "gather")
     pairs = zip(x.handle.shape, index.handle.shape, strict=True)
     for i, (have, want) in enumerate(pairs):
         if i == at or have == want or have is None or want is None:
             continue
         if want > have:
-            raise ShapeError(
-                f"gather of {x!r} by {index!r}: axis {i} of the index is longer",
-                user_location(),
+            raise ShapeError.here(
+                f"gather of {x!r} by {index!r}: axis {i} of the index is longer"
             )
         x = narrow(x, i, 0, want)
     return _gathered("gather", x, at, index, along=True)
@@ -1346,9 +1330,8 @@ def take_along_dim(x: Any, index: Any, axis: Any) -> Any:
     """Elements at indices along an axis; other axes are equal, or 1 in the index."""
     x = as_tensor("take_along_dim", x)
     if not isinstance(index, Tensor) or index.ndim != x.ndim:
-        raise ShapeError(
-            f"take_along_dim of {x!r} by {index!r}: both have as many axes",
-            user_location(),
+        raise ShapeError.here(
+            f"take_along_dim of {x!r} by {index!r}: both have as many axes"
         )
     return _gathered("take_along_dim", x, axis, index, along=True)
 
@@ -1362,10 +1345,9 @@ def rowshift(x: Any, axis: Any) -> Tensor:
     x = as_tensor("softmax", x)
     dtype = x.handle.value.dtype
     if dtype.is_integer:
-        raise DTypeError(
+        raise DTypeError.here(
             f"softmax takes floats, found {dtype.long_name}; convert it, as with "
-            ".to(torch.float32) or .astype(np.float32)",
-            user_location(),
+            ".to(torch.float32) or .astype(np.float32)"
         )
     return reduced(table.ROWSHIFT, "softmax", x, axis, True)
 
@@ -1376,7 +1358,7 @@ def matmul(a: Any, b: Any) -> Any:
     recorder = recorder_of("matmul", (a, b))
     x, y = as_operand(a), as_operand(b)
     if not isinstance(x, Handle) or not isinstance(y, Handle):
-        raise ShapeError("matmul with a number; use * instead", user_location())
+        raise ShapeError.here("matmul with a number; use * instead")
     # Row-major whatever the operands are.
     return Tensor.made(recorder, recorder.matmul(x, y), ())
 
@@ -1393,7 +1375,7 @@ def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
     """Tensors joined along an axis."""
     given = list(tensors)
     if not given:
-        raise ShapeError("concat of no tensors", user_location())
+        raise ShapeError.here("concat of no tensors")
     recorder = recorder_of("concat", tuple(given))
     handles = [as_operand(t) for t in given]
     rank = len(handles[0].axes) if isinstance(handles[0], Handle) else 0
@@ -1404,9 +1386,8 @@ def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
             found = ", ".join(
                 shape_text(h) if isinstance(h, Handle) else "a number" for h in handles
             )
-            raise ShapeError(
-                f"concat along axis {at} of {found}: all other extents must be equal",
-                user_location(),
+            raise ShapeError.here(
+                f"concat along axis {at} of {found}: all other extents must be equal"
             )
         parts.append(handle)
     # What is empty adds nothing, unless all are.
@@ -1487,19 +1468,17 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     """
     x = as_tensor("squeeze", x)
     if axis is None and None in x.handle.shape:
-        raise ShapeError(
+        raise ShapeError.here(
             f"squeeze of all axes of {shape_text(x.handle)}, of which the dynamic ones "
-            "may have the extent 1 as well; state the axes",
-            user_location(),
+            "may have the extent 1 as well; state the axes"
         )
     units = [i for i, extent in enumerate(x.handle.shape) if extent == 1]
     gone = units if axis is None else normal_axes(axis, x.ndim, "squeeze")
     if x.recorder.origin.library == "torch":
         gone = [i for i in gone if x.handle.shape[i] in (1, None)]
     if any(i not in units for i in gone):
-        raise ShapeError(
-            f"squeeze of axis {axis} of {shape_text(x.handle)}: its extent is not 1",
-            user_location(),
+        raise ShapeError.here(
+            f"squeeze of axis {axis} of {shape_text(x.handle)}: its extent is not 1"
         )
     return x.viewed(Arranged(tuple(i for i in range(x.ndim) if i not in gone)))
 
@@ -1512,9 +1491,8 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     first = normal_axis(start_dim, x.ndim, "flatten")
     last = normal_axis(end_dim, x.ndim, "flatten")
     if first > last:
-        raise ShapeError(
-            f"flatten from axis {first} to axis {last}, which comes before it",
-            user_location(),
+        raise ShapeError.here(
+            f"flatten from axis {first} to axis {last}, which comes before it"
         )
     return x.seen_as(Flattened(first, last))
 
@@ -1533,9 +1511,7 @@ def expand(x: Any, *shape: Any) -> Any:
     x = as_tensor("expand", x)
     wanted = extents_given(flat_arguments(shape))
     if len(wanted) < x.ndim:
-        raise ShapeError(
-            f"expand of {shape_text(x.handle)} to {len(wanted)} axes", user_location()
-        )
+        raise ShapeError.here(f"expand of {shape_text(x.handle)} to {len(wanted)} axes")
     return x.viewed(Expanded(tuple(wanted)))
 
 
@@ -1576,19 +1552,17 @@ def narrow(x: Any, axis: Any, start: int, length: int) -> Any:
     x = as_tensor("narrow", x)
     at = normal_axis(axis, x.ndim, "narrow")
     if isinstance(start, Tensor):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "narrow from a position that is data; use index_select, of the position "
-            "plus arange(length)",
-            user_location(),
+            "plus arange(length)"
         )
     extent = x.handle.shape[at]
     if extent is not None:
         first = start + extent if start < 0 else start
         if not 0 <= first <= first + length <= extent:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"narrow of axis {at} with extent {extent} to {length} elements from "
-                f"{start} on: they must lie within it",
-                user_location(),
+                f"{start} on: they must lie within it"
             )
         start = first
     return x[(builtins.slice(None),) * at + (builtins.slice(start, start + length),)]
@@ -1597,11 +1571,7 @@ def narrow(x: Any, axis: Any, start: int, length: int) -> Any:
 @public
 def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
     """Pieces of an axis: of equal size, or of the given sizes (as PyTorch's)."""
-    x = as_tensor("split", x)
-    at = normal_axis(axis, x.ndim, "split")
-    extent = x.handle.shape[at]
-    if extent is None:
-        raise _parts_unknown("split", at)
+    x, at, extent = _to_be_cut("split", x, axis)
     if is_sequence(sizes):
         lengths = [integer(s, "a size") for s in sizes]
     else:
@@ -1609,31 +1579,47 @@ def split(x: Any, sizes: Any, axis: Any = 0) -> Any:
         starts = range(0, extent, builtins.max(size, 1))
         lengths = [builtins.min(size, extent - s) for s in starts] or [0]
     if builtins.sum(lengths) != extent or builtins.min(lengths) < 0:
-        raise ShapeError(
+        raise ShapeError.here(
             f"split of axis {at} with extent {extent} into {lengths}: the sizes must "
-            "be 0 or more, and add up",
-            user_location(),
+            "be 0 or more, and add up"
         )
     starts = [builtins.sum(lengths[:i]) for i in range(len(lengths))]
     return tuple(narrow(x, at, s, n) for s, n in zip(starts, lengths, strict=True))
 
 
-def _parts_unknown(what: str, axis: int) -> UnsupportedError:
-    return UnsupportedError(
-        f"{what} of axis {axis}, whose extent is dynamic: slice it by numbers, as "
-        "x[:4] and x[4:], give the function the parts, or take the dim out of dynamic=",
-        user_location(),
-    )
+def _to_be_cut(what: str, x: Any, axis: Any) -> tuple[Tensor, int, int]:
+    """A tensor, one of its axes, and how long that is."""
+    x = as_tensor(what, x)
+    at = normal_axis(axis, x.ndim, what)
+    instead = "x[:4] and x[4:], give the function the parts"
+    return x, at, known_extent(what, x, at, instead)
+
+
+def known_extent(what: str, x: Tensor, axis: int, instead: str) -> int:
+    """How long an axis is.
+
+    Args:
+        what: Who asks, for messages.
+        x: The tensor.
+        axis: The axis.
+        instead: What slices do the same, and what else one can do.
+
+    Raises:
+        UnsupportedError: It is dynamic.
+    """
+    extent = x.handle.shape[axis]
+    if extent is None:
+        raise UnsupportedError.here(
+            f"{what} of axis {axis}, whose extent is dynamic: slice it by numbers, as "
+            f"{instead}, or take the dim out of dynamic="
+        )
+    return extent
 
 
 @public
 def chunk(x: Any, chunks: int, axis: Any = 0) -> Any:
     """An axis cut into so many pieces, the last one shorter if need be."""
-    x = as_tensor("chunk", x)
-    at = normal_axis(axis, x.ndim, "chunk")
-    extent = x.handle.shape[at]
-    if extent is None:
-        raise _parts_unknown("chunk", at)
+    x, at, extent = _to_be_cut("chunk", x, axis)
     count = integer(chunks, "chunks")
     return split(x, -(-extent // count) or [0] * count, at)
 
@@ -1682,8 +1668,8 @@ def _converted(x: Tensor, dtype: Any, *, copy: bool) -> Tensor:
         dtype = dtype.handle.value.dtype
     found = dtype_of(dtype)
     if found is None:
-        raise DTypeError(
-            f"cannot convert to {dtype}; expected one of {DTYPE_NAMES}", user_location()
+        raise DTypeError.here(
+            f"cannot convert to {dtype}; expected one of {DTYPE_NAMES}"
         )
     if found == x.handle.value.dtype:
         return x.clone() if copy else x

@@ -16,7 +16,6 @@ from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
     UnsupportedError,
-    user_location,
 )
 from mirage_dsl.core.types import i64
 from mirage_dsl.frontend import functions as f
@@ -105,10 +104,9 @@ def _places(x: Tensor, axis: int, numbers: Numbers) -> list[Numbers]:
     extents = x.handle.shape[axis:]
     if numbers.dtype.kind == "b":
         if extents[: numbers.ndim] != numbers.shape:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"a mask of shape {numbers.shape} for the axes from {axis} on of "
-                f"{x!r}: it must have their extents",
-                user_location(),
+                f"{x!r}: it must have their extents"
             )
         return list(numbers.nonzero())
     extent = extents[0] if extents else None
@@ -116,9 +114,8 @@ def _places(x: Tensor, axis: int, numbers: Numbers) -> list[Numbers]:
         n for n in numbers.ravel().tolist() if extent and not -extent <= n < extent
     ]
     if outside:
-        raise ShapeError(
-            f"index {outside[0]} of axis {axis} with extent {extent} is out of range",
-            user_location(),
+        raise ShapeError.here(
+            f"index {outside[0]} of axis {axis} with extent {extent} is out of range"
         )
     return [numbers]
 
@@ -134,11 +131,10 @@ def _as_index(numbers: Numbers, *, alone: bool) -> Any:
     if run is not None:
         return run
     if not is_short(flat):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"{len(flat)} places that are known while tracing, as an index; expected "
             f"at most {MOST_NUMBERS}, or as many runs of neighbours: pass them as a "
-            "tensor of integers, or choose by where()",
-            user_location(),
+            "tensor of integers, or choose by where()"
         )
     return listed(numbers.tolist(), i64, None)
 
@@ -222,17 +218,15 @@ def repeated(x: Tensor, axis: int, repeats: Any, size: int | None) -> Any:
     counts = known(repeats) if isinstance(repeats, Tensor) else np.asarray(repeats)
     extent = x.handle.shape[axis]
     if extent is None or (counts is None and size is None):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "repeat_interleave by numbers that are data, of a result of which nobody "
-            "knows how long it is; pass output_size=, or repeats as Python's integers",
-            user_location(),
+            "knows how long it is; pass output_size=, or repeats as Python's integers"
         )
     given = tuple(repeats.shape) if counts is None else counts.shape
     if given not in ((), (1,), (extent,)):
-        raise ShapeError(
+        raise ShapeError.here(
             f"repeat_interleave of {extent} elements by {given} numbers; expected one "
-            "for each",
-            user_location(),
+            "for each"
         )
     if counts is not None:
         return x[((slice(None),) * axis + (_repeated_places(counts, extent, size),))]
@@ -249,10 +243,9 @@ def _repeated_places(counts: Numbers, extent: int, size: int | None) -> list[int
     """
     each = np.broadcast_to(counts.ravel(), (extent,))
     if each.min(initial=0) < 0 or size not in (None, each.sum()):
-        raise ShapeError(
+        raise ShapeError.here(
             f"repeat_interleave by {each.tolist()} with output_size={size}; expected "
-            "numbers of 0 or more, whose sum is output_size if that is given",
-            user_location(),
+            "numbers of 0 or more, whose sum is output_size if that is given"
         )
     return np.repeat(np.arange(extent), each).tolist()
 
@@ -262,10 +255,9 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     x, mask = as_tensor("masked_scatter", x), as_tensor("masked_scatter", mask)
     source = as_tensor("masked_scatter", source)
     if x.handle.value.dtype != source.handle.value.dtype:
-        raise DTypeError(
+        raise DTypeError.here(
             f"masked_scatter of {source.handle.value.dtype} to "
-            f"{x.handle.value.dtype}; expected one dtype",
-            user_location(),
+            f"{x.handle.value.dtype}; expected one dtype"
         )
     x, mask = broadcast_tensors(x, mask)
     count = f.cumsum(f.reshape(mask, -1), 0)

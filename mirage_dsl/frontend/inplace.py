@@ -7,17 +7,16 @@ function is refused too: a program has results only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
     TraceError,
-    user_location,
 )
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import leaves_of
+from mirage_dsl.frontend.arguments import Function, leaves_of
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY
 from mirage_dsl.frontend.functions import (
     as_operand,
@@ -30,8 +29,6 @@ from mirage_dsl.frontend.namespace import of_bits
 from mirage_dsl.frontend.places import Selected, assign_rows
 from mirage_dsl.frontend.program import Handle, shape_of, shape_text
 from mirage_dsl.frontend.tensor import Tensor, at_integers, call
-
-Function = Callable[..., Any]
 
 _SIGNS = {
     "add": "+",
@@ -155,10 +152,9 @@ def _copy(target: Any, source: Any, *_: Any, **__: Any) -> Tensor:
 
 def _fill(target: Any, value: Any) -> Tensor:
     if isinstance(value, Tensor) and value.ndim:
-        raise ShapeError(
+        raise ShapeError.here(
             f"fill_ with {shape_text(value.handle)}; expected a number, or a tensor "
-            "without axes; copy_ takes others",
-            user_location(),
+            "without axes; copy_ takes others"
         )
     return write("fill_", as_tensor("fill_", target), value, (value,))
 
@@ -179,17 +175,15 @@ def into(what: str, out: Any, found: Any, operands: object) -> Tensor:
         ShapeError: It has another shape.
     """
     if not isinstance(out, Tensor) or not isinstance(found, Tensor):
-        raise TraceError(
+        raise TraceError.here(
             f"{what} with out={type(out).__name__}; expected one tensor that the "
-            "function computed, for one result",
-            user_location(),
+            "function computed, for one result"
         )
     have, want = out.handle.shape, found.handle.shape
     if have != want:
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what}: out= has the shape {shape_of(have)}, the result has "
-            f"{shape_of(want)}; they must be equal",
-            user_location(),
+            f"{shape_of(want)}; they must be equal"
         )
     _refuse_floats(what, out, found)
     name = what.rpartition(".")[2]
@@ -240,20 +234,18 @@ def _refuse_unwritable(what: str, target: Tensor) -> None:
         _refuse_argument(what)
     region = target.region
     if region is not None and region.repeats:
-        raise TraceError(
+        raise TraceError.here(
             f"{what} changes an expanded tensor, whose elements stand at several "
-            "indices; clone() it first",
-            user_location(),
+            "indices; clone() it first"
         )
 
 
 def _refuse_argument(what: str) -> NoReturn:
-    raise TraceError(
+    raise TraceError.here(
         f"{what} changes an argument of the function, or what may be a view of one: "
         "kernels change no arguments; clone() it first, or compute a new tensor, and "
         "return that; a call with out= stores it where the argument is; of a module "
-        "that keeps statistics in training, as batch norm does, use it after eval()",
-        user_location(),
+        "that keeps statistics in training, as batch norm does, use it after eval()"
     )
 
 
@@ -266,20 +258,18 @@ def _refuse_overlap(what: str, target: Tensor, operand: Tensor, *, fresh: bool) 
     if same and not fresh:
         return
     if mine is None or other is None or mine.touches(other):
-        raise TraceError(
+        raise TraceError.here(
             f"{what} reads a tensor that shares part of its memory with the one that "
-            "it changes; clone() it first",
-            user_location(),
+            "it changes; clone() it first"
         )
 
 
 def _refuse_numbers(what: str, target: Tensor, value: Any) -> None:
     """Refuse to write other numbers than 0 and 1 where only these can be."""
     if is_condition(target) and isinstance(value, Tensor) and not is_condition(value):
-        raise DTypeError(
+        raise DTypeError.here(
             f"{what} writes {value.handle.value.dtype} to conditions, which stay "
-            "conditions; compute a new tensor",
-            user_location(),
+            "conditions; compute a new tensor"
         )
 
 
@@ -287,10 +277,9 @@ def _refuse_floats(what: str, target: Tensor, found: Any) -> None:
     """Refuse what computes floats and stores them in integers: a copy converts."""
     integers = target.handle.value.dtype.is_integer
     if integers and isinstance(found, Tensor) and found.handle.value.dtype.is_float:
-        raise DTypeError(
+        raise DTypeError.here(
             f"{what} computes {found.handle.value.dtype}, which "
-            f"{target.handle.value.dtype} does not hold; convert one of the two",
-            user_location(),
+            f"{target.handle.value.dtype} does not hold; convert one of the two"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -21,14 +21,13 @@ from mirage_dsl.core.errors import (
     inside,
     is_misuse,
     misuse,
-    user_location,
 )
 from mirage_dsl.core.modes import autocast_refusal, in_autocast
 from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend import torch_functions
-from mirage_dsl.frontend.arguments import is_array, kept_back, leaves_of
+from mirage_dsl.frontend.arguments import Function, is_array, kept_back, leaves_of
 from mirage_dsl.frontend.complex_numbers import (
     COMPLEX_OF_REAL,
     Complex,
@@ -75,8 +74,6 @@ from mirage_dsl.frontend.tensor import (
     refuse,
 )
 from mirage_dsl.frontend.torch_functions import MEASURES
-
-Function = Callable[..., Any]
 
 _SAME = (
     "exp exp2 log sqrt rsqrt square abs neg relu silu sigmoid tanh erf gelu maximum "
@@ -288,10 +285,9 @@ def _check_parameters(name: str, x: Any, *parameters: Any) -> None:
 def _refuse_mixture(name: str, tensors: Sequence[Any]) -> NoReturn:
     traced = (t.handle for t in tensors if isinstance(t, Tensor))
     found = [x.value.dtype.long_name for x in traced]
-    raise TraceError(
+    raise TraceError.here(
         f"torch.{name} of tensors in {', '.join(found)}: PyTorch takes one dtype "
-        "there; convert them, as in x.to(w.dtype)",
-        user_location(),
+        "there; convert them, as in x.to(w.dtype)"
     )
 
 
@@ -887,17 +883,16 @@ def _refuse_autocast(arguments: object) -> None:
     devices = (x.recorder.origin.device for x in traced)
     reason = next(map(autocast_refusal, devices), None)
     if reason is not None:
-        raise UnsupportedError(reason, user_location())
+        raise UnsupportedError.here(reason)
 
 
 def _refuse_constants(library: str, name: str, arguments: object) -> None:
     for leaf in leaves_of(arguments):
         if not isinstance(leaf, Tensor | Complex) and is_array(leaf):
             kind = leaf.__class__
-            raise TraceError(
+            raise TraceError.here(
                 f"{library}.{name} with a {kind.__module__.partition('.')[0]} "
                 f"{kind.__name__} of shape {tuple(leaf.shape)} that is no argument of "
                 "the function; pass it as an argument, so that its values are not "
-                "frozen into the program",
-                user_location(),
+                "frozen into the program"
             )

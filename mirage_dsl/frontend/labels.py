@@ -13,7 +13,6 @@ from typing import Any
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
-    user_location,
 )
 from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import functions as f
@@ -39,11 +38,10 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
     labels = as_tensor("multilabel_margin_loss", target)
     single = x.ndim < 2
     if x.ndim > 2 or tuple(x.shape) != tuple(labels.shape):
-        raise ShapeError(
+        raise ShapeError.here(
             f"multilabel_margin_loss of {tuple(x.shape)} with labels "
             f"{tuple(labels.shape)}; expected rows of classes, and labels of their "
-            "shape, behind which others are -1",
-            user_location(),
+            "shape, behind which others are -1"
         )
     x = f.reshape(x, -1, x.numel()) if single else x
     labels = f.reshape(labels, *x.shape)
@@ -84,18 +82,16 @@ def ctc_loss(
     """
     x, labels = as_tensor("ctc_loss", log_probs), as_tensor("ctc_loss", targets)
     if x.handle.value.dtype not in (f32, f64):
-        raise DTypeError(
+        raise DTypeError.here(
             f"ctc_loss of {x.handle.value.dtype}; PyTorch has it of float32 and "
-            "float64: convert first, as with .float()",
-            user_location(),
+            "float64: convert first, as with .float()"
         )
     single = x.ndim == 2
     x = f.expand_dims(x, 1) if single else x
     free, classes = integer(blank, "blank"), x.shape[-1]
     if isinstance(classes, int) and not 0 <= free < classes:
-        raise ShapeError(
-            f"ctc_loss with blank={free} of {classes} classes; expected one of them",
-            user_location(),
+        raise ShapeError.here(
+            f"ctc_loss with blank={free} of {classes} classes; expected one of them"
         )
     given = _lengths(input_lengths), _lengths(target_lengths)
     numbers = {

@@ -23,12 +23,11 @@ from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
     UnsupportedError,
-    user_location,
 )
 from mirage_dsl.core.types import boolean, f32, promote
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
@@ -45,8 +44,6 @@ from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.tensor import Tensor, refuse
 from mirage_dsl.ops.table import OPERATORS
 
-Function = Callable[..., Any]
-
 _RANKS = (1, 2, 3)
 
 
@@ -54,9 +51,8 @@ def _several(value: Any, rank: int, what: str) -> tuple[int, ...]:
     """An integer for each axis of a window, of which one may be given for all."""
     given = tuple(value) if is_sequence(value) else (value,)
     if len(given) not in (1, rank):
-        raise ShapeError(
-            f"{what} of {rank} axes takes 1 or {rank} integers, found {len(given)}",
-            user_location(),
+        raise ShapeError.here(
+            f"{what} of {rank} axes takes 1 or {rank} integers, found {len(given)}"
         )
     found = tuple(integer(n, what) for n in given)
     return found * (rank // len(found))
@@ -78,9 +74,7 @@ def _called(
     """
     for operand in operands:
         if operand.handle.value.dtype == boolean:
-            raise DTypeError(
-                f"{name} of truth values; cast them to numbers", user_location()
-            )
+            raise DTypeError.here(f"{name} of truth values; cast them to numbers")
     recorder = operands[0].recorder
     handles = [operand.handle for operand in operands]
     made = recorder.library(OPERATORS[name], handles, numbers, kept)
@@ -97,10 +91,9 @@ def _batched(function: Callable[[Tensor], Tensor], x: Any, rank: int, what: str)
     if x.ndim == rank + 2:
         return function(x)
     if x.ndim != rank + 1:
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what} takes a tensor of rank {rank + 1} or {rank + 2}, found rank "
-            f"{x.ndim}",
-            user_location(),
+            f"{x.ndim}"
         )
     return f.squeeze(function(f.unsqueeze(x, 0)), 0)
 
@@ -112,10 +105,9 @@ def _biased(x: Tensor, bias: Any) -> Any:
     if bias is None:
         return x
     if tuple(bias.shape) != (x.shape[1],):
-        raise ShapeError(
+        raise ShapeError.here(
             f"a bias {tuple(bias.shape)} of a convolution that makes {x.shape[1]} "
-            "channels; expected a number for each",
-            user_location(),
+            "channels; expected a number for each"
         )
     return x + c.per_channel(x, bias)
 
@@ -142,9 +134,8 @@ def _weight(weight: Any, rank: int, what: str) -> tuple[Tensor, tuple[int, ...]]
     """The weight of a convolution, and its window."""
     weight = as_tensor(what, weight)
     if weight.ndim != rank + 2:
-        raise ShapeError(
-            f"{what} takes a weight of rank {rank + 2}, found rank {weight.ndim}",
-            user_location(),
+        raise ShapeError.here(
+            f"{what} takes a weight of rank {rank + 2}, found rank {weight.ndim}"
         )
     return weight, tuple(int(n) for n in weight.shape[2:])
 
@@ -176,9 +167,8 @@ def _conv(
     dilation = _several(dilation, rank, f"dilation of {what}")
     steps = _several(stride, rank, f"stride of {what}")
     if padding == "same" and set(steps) != {1}:
-        raise UnsupportedError(
-            f"{what} with padding='same' and stride={steps}; expected a stride of 1",
-            user_location(),
+        raise UnsupportedError.here(
+            f"{what} with padding='same' and stride={steps}; expected a stride of 1"
         )
     odd = [n % 2 for n in _both_sides(window, dilation)]
     if padding == "same" and any(odd):
@@ -342,7 +332,7 @@ def _avg_pool(
         numbers["padded"] = (int(count_include_pad),)
         return _pool("avg_pool", rank, x, numbers)
     if not divisor_override:
-        raise ShapeError(f"{what} with divisor_override=0", user_location())
+        raise ShapeError.here(f"{what} with divisor_override=0")
     factor = math.prod(numbers["kernel"]) / divisor_override
     x = _with_zeros(what, rank, x, numbers)
     plain = {**numbers, "padding": (0,) * rank, "ceil": (0,), "padded": (1,)}
@@ -481,10 +471,9 @@ def _max_unpool(
     what = f"max_unpool{rank}d"
     x, places = as_tensor(what, x), as_tensor(what, indices)
     if tuple(x.shape) != tuple(places.shape):
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what} of {tuple(x.shape)} at {tuple(places.shape)}; expected a place "
-            "for each element",
-            user_location(),
+            "for each element"
         )
     numbers = _windows(what, rank, kernel_size, stride, padding, ceil=False)
     plane = _unpooled(what, rank, x, numbers, output_size)
@@ -513,10 +502,9 @@ def _unpooled(
         return default
     asked = _several(list(output_size)[-rank:], rank, f"output_size of {what}")
     if any(abs(a - d) >= s for a, d, s in zip(asked, default, steps, strict=True)):
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what} with output_size={tuple(output_size)}; expected extents less "
-            f"than a stride of {steps} from {default}",
-            user_location(),
+            f"than a stride of {steps} from {default}"
         )
     return asked
 
@@ -564,10 +552,9 @@ def grid_sample(
     x, points = as_tensor("grid_sample", input), as_tensor("grid_sample", grid)
     paddings = ("zeros", "border", "reflection")
     if mode not in ("bilinear", "nearest", "bicubic") or padding_mode not in paddings:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"grid_sample with mode={mode!r}, padding_mode={padding_mode!r}; PyTorch "
-            "has no such ones",
-            user_location(),
+            "has no such ones"
         )
     numbers = {
         "padding": (paddings.index(padding_mode),),
@@ -596,10 +583,9 @@ def affine_grid(theta: Any, size: Any, align_corners: bool | None = None) -> Any
     batch, _, *extents = (integer(n, "an extent of affine_grid") for n in size)
     rank = len(extents)
     if tuple(maps.shape) != (batch, rank, rank + 1) or rank not in (2, 3):
-        raise ShapeError(
+        raise ShapeError.here(
             f"affine_grid of {tuple(maps.shape)} to {tuple(size)}: expected a 2 by 3 "
-            "matrix for each plane, or a 3 by 4 one for each space",
-            user_location(),
+            "matrix for each plane, or a 3 by 4 one for each space"
         )
     points = [CONSTRUCTORS["ones"](*extents, dtype=theta.dtype)]
     for axis, extent in enumerate(extents):
@@ -650,10 +636,9 @@ def im2col(
     around = _several(padding, 2, f"padding of {what}")
     steps = _several(stride, 2, f"stride of {what}")
     if min(*window, *apart, *steps) < 1 or min(around) < 0:
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what} with kernel_size={window}, dilation={apart}, padding={around}, "
-            f"stride={steps}; expected positive numbers, and a padding of 0 or more",
-            user_location(),
+            f"stride={steps}; expected positive numbers, and a padding of 0 or more"
         )
 
     def run(x: Tensor) -> Any:
@@ -680,9 +665,8 @@ def local_response_norm(
     """X over a power of the mean square of so many channels about each."""
     x = as_tensor("local_response_norm", x)
     if x.ndim < 3:
-        raise ShapeError(
-            f"local_response_norm of a tensor of rank {x.ndim}; expected 3 or more",
-            user_location(),
+        raise ShapeError.here(
+            f"local_response_norm of a tensor of rank {x.ndim}; expected 3 or more"
         )
     behind = [0] * (2 * (x.ndim - 2))
     wide = pad(f.square(x), [*behind, size // 2, (size - 1) // 2])
@@ -718,19 +702,17 @@ def interpolate(
     plain, kind = f"upsample_{_MODES.get(mode, mode)}{rank}d", "_of_means" * antialias
     name = plain + kind
     if (mode != "area" or antialias) and name not in OPERATORS:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"interpolate with mode={mode!r}, antialias={antialias} of a tensor of "
             f"rank {x.ndim}; expected a mode of PyTorch's for that rank, and antialias "
-            "with 'bilinear' or 'bicubic'",
-            user_location(),
+            "with 'bilinear' or 'bicubic'"
         )
     if align_corners is not None and "corners" not in getattr(
         OPERATORS.get(name), "attributes", ()
     ):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"interpolate with mode={mode!r} and align_corners; it goes with linear, "
-            "bilinear, bicubic and trilinear",
-            user_location(),
+            "bilinear, bicubic and trilinear"
         )
     wanted, factors = _size(x, size, scale_factor)
     if mode == "area":
@@ -754,10 +736,9 @@ def _size(
         len(n) if is_sequence(n) else rank for n in (size, scale) if n is not None
     ]
     if counts != [rank]:
-        raise ShapeError(
+        raise ShapeError.here(
             f"interpolate of {shape_text(x.handle)} with size={size}, "
-            f"scale_factor={scale}; expected one of them, a number or {rank}",
-            user_location(),
+            f"scale_factor={scale}; expected one of them, a number or {rank}"
         )
     if size is not None:
         return _several(size, rank, "size of interpolate"), ()
@@ -968,10 +949,9 @@ class _Attention:
         }
         found = [name for name, given in odd.items() if given]
         if found:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"multi_head_attention_forward with {found[0]} cannot be traced; call "
-                "scaled_dot_product_attention on keys and values as they are to be",
-                user_location(),
+                "scaled_dot_product_attention on keys and values as they are to be"
             )
 
     def projected(self) -> list[Any]:
@@ -1062,9 +1042,8 @@ def multi_head_attention_forward(*args: Any, **options: Any) -> tuple[Any, Any]:
 def require_reduction(what: str, reduction: str) -> None:
     """Refuse what losses are not reduced by."""
     if reduction not in ("none", "mean", "sum"):
-        raise UnsupportedError(
-            f"{what}: reduction={reduction!r}; expected 'mean', 'sum' or 'none'",
-            user_location(),
+        raise UnsupportedError.here(
+            f"{what}: reduction={reduction!r}; expected 'mean', 'sum' or 'none'"
         )
 
 
@@ -1100,18 +1079,17 @@ def _require_alike(what: str, x: Any, other: Any, name: str) -> None:
     given, own = as_tensor(what, x).handle, as_tensor(what, other).handle
     pairs = zip(given.shape, own.shape, strict=False)
     if len(given.axes) != len(own.axes) or any(a != b for a, b in pairs):
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what} of {shape_text(given)} with {name} {shape_text(own)}; expected "
-            "one shape",
-            user_location(),
+            "one shape"
         )
 
 
 def _require_number(what: str, name: str, value: float, *, fits: bool) -> None:
     """Refuse a number that a loss has no meaning for."""
     if not fits:
-        raise UnsupportedError(
-            f"{what} with {name}={value}; expected a larger number", user_location()
+        raise UnsupportedError.here(
+            f"{what} with {name}={value}; expected a larger number"
         )
 
 
@@ -1330,9 +1308,7 @@ def triplet_margin_with_distance_loss(
 def _require_one_rank(what: str, *tensors: Any) -> None:
     if len({t.ndim for t in tensors}) > 1:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
-        raise ShapeError(
-            f"{what} of {shapes}; expected as many axes each", user_location()
-        )
+        raise ShapeError.here(f"{what} of {shapes}; expected as many axes each")
 
 
 def margin_ranking_loss(
@@ -1376,10 +1352,9 @@ def cosine_similarity(x: Any, y: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """
     x, y = f.as_tensor("cosine_similarity", x), f.as_tensor("cosine_similarity", y)
     if not (f.is_float(x) or f.is_float(y)):
-        raise DTypeError(
+        raise DTypeError.here(
             "cosine_similarity of tensors without fractions; PyTorch has it of floats: "
-            "convert one of them first, as with .float()",
-            user_location(),
+            "convert one of them first, as with .float()"
         )
     # Norms are of the shape that both have: an axis may be as long in one alone.
     directions = [_direction(t, dim, eps) for t in broadcast_tensors(x, y)]

@@ -15,9 +15,7 @@ import numpy as np
 from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
-    user_location,
 )
-from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.constructors import positions, tril
@@ -39,12 +37,7 @@ def _matrices(what: str, x: Any, *, square: bool = False) -> Tensor:
         DTypeError: It is of no dtype that PyTorch has such functions of.
     """
     x = _shaped(what, x, square=square)
-    if x.handle.value.dtype not in (f32, f64):
-        raise DTypeError(
-            f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64 "
-            "alone: convert first, as with .float()",
-            user_location(),
-        )
+    f.require_float(what, x)
     return x
 
 
@@ -52,10 +45,9 @@ def _shaped(what: str, x: Any, *, square: bool) -> Tensor:
     x = as_tensor(what, x)
     ends = x.handle.shape[-2:]
     if x.ndim < 2 or (square and None not in ends and ends[0] != ends[1]):
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what} of {shape_text(x.handle)}; expected "
-            f"{'square ' if square else ''}matrices as the last two axes",
-            user_location(),
+            f"{'square ' if square else ''}matrices as the last two axes"
         )
     return x
 
@@ -213,10 +205,9 @@ def _system(what: str, a: Any, b: Any, *, vectors: bool) -> _System:
     single = vectors and (b.ndim == 1 or tuple(b.shape) == shape[:-1])
     b = _matrices(what, f.expand_dims(b, -1) if single else b)
     if a.handle.value.dtype != b.handle.value.dtype:
-        raise DTypeError(
+        raise DTypeError.here(
             f"{what} of {a.handle.value.dtype} and {b.handle.value.dtype}; expected "
-            "one dtype",
-            user_location(),
+            "one dtype"
         )
     return _System(*_as_many(what, a, b), single)
 
@@ -229,10 +220,9 @@ def _as_many(what: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     try:
         lead = np.broadcast_shapes(*leads)
     except ValueError:
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what} of {shape_text(a.handle)} and {shape_text(b.handle)}, whose axes "
-            "before the last two do not broadcast",
-            user_location(),
+            "before the last two do not broadcast"
         ) from None
     return (
         f.expand(a, *lead, *tuple(a.shape)[-2:]),

@@ -450,10 +450,9 @@ class Expanded:
         Raises:
             TraceError: Always.
         """
-        raise TraceError(
+        raise TraceError.here(
             "a write into a part of an expanded tensor, whose elements stand at "
-            "several indices; write before expanding, or clone() it first",
-            user_location(),
+            "several indices; write before expanding, or clone() it first"
         )
 
     def region(self, layout: Strided) -> Strided | None:
@@ -591,11 +590,10 @@ class Storage:
         """
         if self.doubt is not None:
             (line,) = self.doubt
-            raise TraceError(
+            raise TraceError.here(
                 f"this tensor may share memory with the one written to{_at(line)}: "
                 "that depends on strides, which are not known while tracing; clone() "
-                "one of the two before the write",
-                user_location(),
+                "one of the two before the write"
             )
         found = self.handle
         for view in path:
@@ -686,9 +684,7 @@ def views_of_index(x: Handle, index: Any, dims: Unifier) -> list[View]:
     used = sum(1 for i in items if i is not None and i is not Ellipsis)
     rank = len(x.axes)
     if used > rank or sum(1 for i in items if i is Ellipsis) > 1:
-        raise ShapeError(
-            f"{used} indices for {shape_text(x)} of rank {rank}", user_location()
-        )
+        raise ShapeError.here(f"{used} indices for {shape_text(x)} of rank {rank}")
     if not any(i is Ellipsis for i in items):
         items.append(Ellipsis)
     found = _Views(list(x.shape), list(x.axes), dims)
@@ -800,12 +796,11 @@ def _open_slice(x: _Views, axis: int, bounds: tuple[object, ...]) -> None:
     to_end = stop is None or (isinstance(stop, SymbolicSize) and last >= 0)
     last = 0 if to_end else last
     if step not in (None, 1) or first < 0 < last:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"a slice of axis {axis}, whose extent is dynamic, with a step or from its "
             "end to a place counted from its begin: take elements at positions, as "
             "x[2 * arange(4)], slice it before the call, or take the dim out of "
-            "dynamic=",
-            user_location(),
+            "dynamic="
         )
     empty = last == 0 and not to_end
     empty = empty or (isinstance(start, SymbolicSize) and first >= 0)
@@ -819,10 +814,9 @@ def _every(x: _Views, axis: int, bounds: tuple[int, int, int], extent: int) -> N
     """Each `step`-th element: one column of the axis as a matrix of `step` columns."""
     start, stop, step = bounds
     if step < 1:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"a slice with step {step} of axis {axis}; PyTorch has no negative ones: "
-            "use flip",
-            user_location(),
+            "use flip"
         )
     count = len(range(start, stop, step))
     if count < 2:
@@ -838,38 +832,32 @@ def _every(x: _Views, axis: int, bounds: tuple[int, int, int], extent: int) -> N
 
 def _pick(x: _Views, axis: int, item: object) -> None:
     if isinstance(getattr(item, "handle", None), Handle):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "a tensor beside other indices: one of integers may stand among slices; "
-            "use where() to select by a mask, and index one after the other by several",
-            user_location(),
+            "use where() to select by a mask, and index one after the other by several"
         )
     if is_array(item):
         kind = type(item)
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"an index that is a {kind.__module__.partition('.')[0]} {kind.__name__}, "
             "whose values would be frozen into the program; pass it as an argument, "
-            "write the positions as a list, or make them by arange",
-            user_location(),
+            "write the positions as a list, or make them by arange"
         )
     if isinstance(item, bool) or not isinstance(item, SupportsIndex):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"an index of type {type(item).__name__}: only integers, slices, None and "
-            "... are possible; use where() to select by values",
-            user_location(),
+            "... are possible; use where() to select by values"
         )
     extent = x.shape[axis]
     if extent is None:
         index = x.bound(axis, item)
         if isinstance(item, SymbolicSize) and index >= 0:
-            raise ShapeError(
-                f"an index of axis {axis} that is its extent, or beyond",
-                user_location(),
+            raise ShapeError.here(
+                f"an index of axis {axis} that is its extent, or beyond"
             )
         x.pick(axis, index)
         return
     index = operator.index(item)
     if not -extent <= index < extent:
-        raise ShapeError(
-            f"index {index} of axis {axis}, whose extent is {extent}", user_location()
-        )
+        raise ShapeError.here(f"index {index} of axis {axis}, whose extent is {extent}")
     x.pick(axis, index % extent)

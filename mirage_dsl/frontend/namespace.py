@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mirage_dsl.core.errors import UnsupportedError, user_location
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import u8
 from mirage_dsl.frontend import composites, constructors, functions
 from mirage_dsl.frontend.functions import complement, is_condition, is_float, public
@@ -62,10 +62,9 @@ def of_bits(sign: str, *operands: Any) -> Any:
     """
     for x in operands:
         if is_float(x) or isinstance(x, float):
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"the operator {sign} on a tensor cannot be traced; it is possible on "
-                "conditions, such as x > 0, and on integers",
-                user_location(),
+                "conditions, such as x > 0, and on integers"
             )
     return _OPERATORS[sign](*operands)
 

@@ -7,14 +7,14 @@ methods of tensors, that are called as they are, with the same arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mirage_dsl.core.errors import UnsupportedError, user_location
+from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.drawn import Unknown
 from mirage_dsl.frontend.elementary import expm1
 from mirage_dsl.frontend.layers import WINDOWS, interpolate
@@ -22,8 +22,6 @@ from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.rearranging import pad
 from mirage_dsl.frontend.recorder import normal_axis
 from mirage_dsl.frontend.torch_functions import elu
-
-Function = Callable[..., Any]
 
 
 def operator_of(function: Any) -> tuple[str, str] | None:
@@ -167,10 +165,9 @@ def _upsampled(mode: str, corners: bool, antialias: bool) -> Function:
         aligned, *factors = told if corners else (None, *told)
         given = [factor for factor in factors if factor is not None]
         if given and not is_sequence(given[0]):
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"an operator that interpolates to a size with factors {given}; call "
-                "torch.nn.functional.interpolate with one of the two",
-                user_location(),
+                "torch.nn.functional.interpolate with one of the two"
             )
         scale = given[0] if given else None
         return interpolate(
@@ -223,11 +220,10 @@ def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
 
 def _elsewhere(name: str) -> Function:
     def refused(*_: Any, **__: Any) -> Any:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"torch.ops.aten.{name}, whose arguments or results are others than those "
             "of the function, cannot be traced; call the function of "
-            "torch.nn.functional",
-            user_location(),
+            "torch.nn.functional"
         )
 
     return refused

@@ -40,7 +40,6 @@ from mirage_dsl.core.errors import (
     ShapeError,
     TraceError,
     UnsupportedError,
-    user_location,
 )
 from mirage_dsl.core.types import boolean, i64
 from mirage_dsl.frontend import functions as f
@@ -61,21 +60,17 @@ from mirage_dsl.ops.table import OPERATORS
 
 def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
     """The tensor with the slices of another one at indices along an axis."""
-    x, at = _target("index_copy", x, dim, index)
-    source = as_tensor("index_copy", source)
-    _require_dtype("index_copy", x, source)
+    x, at, source = _target_of("index_copy", x, dim, index, source)
     if index.ndim > 1 or source.ndim != x.ndim:
-        raise ShapeError(
+        raise ShapeError.here(
             f"index_copy of {shape_text(source.handle)} to {shape_text(x.handle)} at "
             f"{shape_text(index.handle)}: expected indices of one axis, and as many "
-            "slices",
-            user_location(),
+            "slices"
         )
     if _differ_beside(source, x, at):
-        raise ShapeError(
+        raise ShapeError.here(
             f"index_copy of {shape_text(source.handle)} to {shape_text(x.handle)}: "
-            f"expected slices that are as long along all axes but {at}",
-            user_location(),
+            f"expected slices that are as long along all axes but {at}"
         )
     return _at_indices(x, at, f.none_below_zero(index, x, at), source)
 
@@ -84,10 +79,9 @@ def index_fill(x: Any, dim: Any, index: Any, value: Any) -> Any:
     """The tensor with a number at indices along an axis."""
     x, at = _target("index_fill", x, dim, index)
     if isinstance(value, Tensor) and value.ndim:
-        raise ShapeError(
+        raise ShapeError.here(
             f"index_fill with {shape_text(value.handle)}; expected a number, or a "
-            "tensor without axes",
-            user_location(),
+            "tensor without axes"
         )
     return f.where(_along(_met(x, at, index), at, x.ndim), _fitted(value, x), x)
 
@@ -142,10 +136,9 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
             value = f.to(index, x) * 0 + _fitted(value, as_tensor("scatter", x))
         return scatter_reduce(x, dim, index, value, _OF_SCATTER[reduce])
     if reduce is not None or options:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"scatter with reduce={reduce!r}; expected None, 'add' or 'multiply': use "
-            "scatter_reduce for others",
-            user_location(),
+            "scatter_reduce for others"
         )
     x, at = _target("scatter", x, dim, index)
     index = f.none_below_zero(index, x, at)
@@ -169,9 +162,8 @@ def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> An
     if not all(
         isinstance(i, Tensor) and i.handle.value.dtype.is_integer for i in given
     ):
-        raise UnsupportedError(
-            "index_put at what is no tensor of integers; assign, as in x[i] = v",
-            user_location(),
+        raise UnsupportedError.here(
+            "index_put at what is no tensor of integers; assign, as in x[i] = v"
         )
     for index in given:
         refuse_bytes(index)
@@ -386,16 +378,13 @@ def _picked(value: Any, named: Tensor, row: Tensor, batch: int) -> Any:
 
 def added_at(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> Any:
     """The tensor with slices of another one added at indices along an axis."""
-    x, at = _target("index_add", x, dim, index)
-    source = as_tensor("index_add", source)
-    _require_dtype("index_add", x, source)
+    x, at, source = _target_of("index_add", x, dim, index, source)
     counts = index.ndim == 1 and source.ndim == x.ndim
     if not counts or _differ_beside(source, x, at):
-        raise ShapeError(
+        raise ShapeError.here(
             f"index_add of {shape_text(source.handle)} to {shape_text(x.handle)} at "
             f"{shape_text(index.handle)}: expected indices of one axis, and a slice "
-            "for each, as long along the other axes",
-            user_location(),
+            "for each, as long along the other axes"
         )
     return _added(x, _sums("index_sum", x.shape[at], at, index, source), alpha)
 
@@ -447,9 +436,7 @@ def index_reduce(
     x: Any, dim: Any, index: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
     """Slices of another tensor reduced at indices, as `scatter_reduce`."""
-    x, at = _target("index_reduce", x, dim, index)
-    source = as_tensor("index_reduce", source)
-    _require_dtype("index_reduce", x, source)
+    x, at, source = _target_of("index_reduce", x, dim, index, source)
     shape = [1] * x.ndim
     shape[at] = -1
     index = f.expand(f.reshape(index, *shape), *source.shape)
@@ -472,14 +459,13 @@ def _reduced_at(
         UnsupportedError: There is no such reduction, or it is no whole number.
     """
     if reduce not in (*_JOINS, "sum", "mean"):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"reduce={reduce!r}; expected one of 'sum', 'mean', "
-            f"{', '.join(map(repr, _JOINS))}",
-            user_location(),
+            f"{', '.join(map(repr, _JOINS))}"
         )
     if reduce == "mean" and not f.is_float(x):
-        raise UnsupportedError(
-            "a mean of integers at indices; convert them to floats", user_location()
+        raise UnsupportedError.here(
+            "a mean of integers at indices; convert them to floats"
         )
     alone = _of_one_axis(index, axis)
     kind, where_to = ("scatter", index) if alone is None else ("index", alone)
@@ -535,9 +521,8 @@ def _sums(name: str, size: Any, axis: int, index: Tensor, source: Tensor) -> Ten
     """
     recorder = source.recorder
     if source.handle.value.dtype == boolean:
-        raise UnsupportedError(
-            "a sum at indices of truth values; convert them to numbers",
-            user_location(),
+        raise UnsupportedError.here(
+            "a sum at indices of truth values; convert them to numbers"
         )
     recorder.pair(index.handle, axis if index.ndim > 1 else 0, source.handle, axis)
     merged = _three_axes(source, axis)
@@ -575,9 +560,19 @@ def _three_axes(x: Tensor, axis: int) -> Handle:
 def _target(what: str, x: Any, dim: Any, index: Any) -> tuple[Tensor, int]:
     x = as_tensor(what, x)
     if not isinstance(index, Tensor) or not index.handle.value.dtype.is_integer:
-        raise DTypeError(f"{what} takes an index of integers", user_location())
+        raise DTypeError.here(f"{what} takes an index of integers")
     at = normal_axis(dim, x.ndim, what)
     return x, at
+
+
+def _target_of(
+    what: str, x: Any, dim: Any, index: Any, source: Any
+) -> tuple[Tensor, int, Tensor]:
+    """A target, the axis, and what goes there, in the same format."""
+    x, at = _target(what, x, dim, index)
+    source = as_tensor(what, source)
+    _require_dtype(what, x, source)
+    return x, at, source
 
 
 def _fitted(number: Any, x: Tensor) -> Any:
@@ -604,19 +599,16 @@ def _differ_beside(a: Tensor, b: Tensor, axis: int) -> bool:
 def _require_beside(what: str, x: Tensor, axis: int, index: Tensor) -> None:
     """Raises UnsupportedError if indices are of other extents but along their axis."""
     if index.ndim != x.ndim or _differ_beside(index, x, axis):
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"{what} to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
-            f"done for indices that are no longer along all axes but {axis}",
-            user_location(),
+            f"done for indices that are no longer along all axes but {axis}"
         )
 
 
 def _require_dtype(what: str, x: Tensor, other: Tensor) -> None:
     have, want = other.handle.value.dtype, x.handle.value.dtype
     if have != want:
-        raise DTypeError(
-            f"{what} of {have} to {want}; convert it first", user_location()
-        )
+        raise DTypeError.here(f"{what} of {have} to {want}; convert it first")
 
 
 def _at_indices(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
@@ -624,9 +616,7 @@ def _at_indices(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
     count = 1 if not index.ndim else index.shape[0]
     found = source.handle.shape[axis]
     if found != 1 if count == 1 else _differ(source, axis, index, 0):
-        raise ShapeError(
-            f"{source.shape[axis]} slices for {count} indices", user_location()
-        )
+        raise ShapeError.here(f"{source.shape[axis]} slices for {count} indices")
     if count == 1:
         met = _along(_met(x, axis, index), axis, x.ndim)
         return f.where(met, source, x)
@@ -687,10 +677,9 @@ def _cut_to(source: Tensor, index: Tensor) -> Tensor:
     """As much of a tensor as there are indices."""
     for axis, (have, want) in enumerate(zip(source.shape, index.shape, strict=True)):
         if want > have:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"scatter of {shape_text(source.handle)} at "
-                f"{shape_text(index.handle)}: the index is longer",
-                user_location(),
+                f"{shape_text(index.handle)}: the index is longer"
             )
         if want != have:
             source = f.narrow(source, axis, 0, want)
@@ -764,16 +753,14 @@ class Selected(NoTensor):
             ShapeError: It has not the shape of the first axes.
         """
         if not is_condition(mask):
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 "an index of type Tensor: only integers, slices, None, ... and "
-                "conditions are possible; use where() to select by values",
-                user_location(),
+                "conditions are possible; use where() to select by values"
             )
         if mask.handle.shape != x.handle.shape[: mask.ndim]:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"a mask {shape_text(mask.handle)} for {shape_text(x.handle)}: it must "
-                "have the shape of its first axes",
-                user_location(),
+                "have the shape of its first axes"
             )
         # Selecting copies: later writes change neither.
         return cls(x.clone(), mask.clone(), x.ndim - mask.ndim)
@@ -807,13 +794,12 @@ class Selected(NoTensor):
         """
         numbers = None if self.axis is not None else known(self.mask)
         if numbers is None:
-            raise UnsupportedError(NO_ELEMENTS, user_location())
-        raise UnsupportedError(
+            raise UnsupportedError.here(NO_ELEMENTS)
+        raise UnsupportedError.here(
             f"the {int(numbers.sum())} elements that a mask of known values selects, "
             "which stand in too many runs to be an index; expected at most "
             f"{MOST_PLACES} elements or runs of neighbours: use where(mask, ...), or "
-            "pass the places as a tensor of integers",
-            user_location(),
+            "pass the places as a tensor of integers"
         )
 
     # What is computed of them.
@@ -889,17 +875,15 @@ class Selected(NoTensor):
 
     def _check_value(self, value: Tensor) -> None:
         if value.ndim > self.rank:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"{shape_text(value.handle)} for the elements of a mask, of which "
-                "nobody knows how many there are; use where(), or a number",
-                user_location(),
+                "nobody knows how many there are; use where(), or a number"
             )
         have, want = value.handle.value.dtype, self.whole.handle.value.dtype
         if value.ndim and have != want:
-            raise DTypeError(
+            raise DTypeError.here(
                 f"{have} for elements that are {want}, under a mask; convert the value "
-                "first",
-                user_location(),
+                "first"
             )
 
     def same(self, other: Any) -> Any:
@@ -967,7 +951,7 @@ def by_rows(
     """
     first = next((x for x in args if isinstance(x, Selected)), None)
     if first is None or name not in functions_by_rows():
-        raise UnsupportedError(f"{name} of {NO_ELEMENTS}", user_location())
+        raise UnsupportedError.here(f"{name} of {NO_ELEMENTS}")
     given, named = list(args), dict(kwargs)
     if name in _ALONG:
         _count_from_the_end(name, first, given, named)
@@ -1074,10 +1058,9 @@ def _as_long(x: Tensor, axis: int, mask: Tensor, own: int) -> Tensor:
     if have is None or want is None or have == want:
         return x
     if have < want:
-        raise ShapeError(
+        raise ShapeError.here(
             f"places of {shape_text(mask.handle)} as indices of axis {axis} of "
-            f"{shape_text(x.handle)}, which is shorter",
-            user_location(),
+            f"{shape_text(x.handle)}, which is shorter"
         )
     return f.narrow(x, axis, 0, want)
 
@@ -1121,15 +1104,13 @@ def index_add(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> A
     if at or not same or source.rank != x.ndim - 1:
         index.refuse()
     if source.whole.handle.value.dtype != x.handle.value.dtype:
-        raise DTypeError(
-            f"index_add of {source.dtype} to {x.dtype}; convert it first",
-            user_location(),
+        raise DTypeError.here(
+            f"index_add of {source.dtype} to {x.dtype}; convert it first"
         )
     if x.handle.shape[0] != index.mask.handle.shape[index.axis]:
-        raise ShapeError(
+        raise ShapeError.here(
             f"index_add to {shape_text(x.handle)} at places of "
-            f"{shape_text(index.mask.handle)}: expected as many rows as places",
-            user_location(),
+            f"{shape_text(index.mask.handle)}: expected as many rows as places"
         )
     kept = f.where(source.condition, source.whole, 0)
     gone = tuple(i for i in range(index.mask.ndim) if i != index.axis)
@@ -1167,9 +1148,8 @@ def where(condition: Any, *others: Any, **named: Any) -> Any:
 def _condition(what: str, x: Any) -> Tensor:
     x = as_tensor(what, x)
     if not x.ndim:
-        raise UnsupportedError(
-            f"{what} of a tensor without axes; compute with the condition itself",
-            user_location(),
+        raise UnsupportedError.here(
+            f"{what} of a tensor without axes; compute with the condition itself"
         )
     return x.clone() if is_condition(x) else f.not_equal(x, 0)
 
@@ -1183,15 +1163,12 @@ def one_hot(x: Any, num_classes: Any = -1) -> Any:
     """
     x = as_tensor("one_hot", x)
     if x.handle.value.dtype != i64:
-        raise DTypeError(
-            f"one_hot of {x.handle.value.dtype}; expected i64", user_location()
-        )
+        raise DTypeError.here(f"one_hot of {x.handle.value.dtype}; expected i64")
     count = integer(num_classes, "num_classes")
     if count < 1:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "one_hot without a number of classes, which depends on the data; give "
-            "num_classes=",
-            user_location(),
+            "num_classes="
         )
     classes = arange(count)
     # An index outside is an error, as in any gather.
@@ -1250,12 +1227,12 @@ class Nonzero(NoTensor):
         Raises:
             UnsupportedError: Always.
         """
-        raise UnsupportedError(_HOW_MANY, user_location())
+        raise UnsupportedError.here(_HOW_MANY)
 
     @classmethod
     def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
         """Refuse a function of PyTorch of the places."""
-        raise UnsupportedError(_HOW_MANY, user_location())
+        raise UnsupportedError.here(_HOW_MANY)
 
     def __len__(self) -> int:
         self.refuse()
@@ -1280,10 +1257,9 @@ class PlaceOfIteration(NoTensor):
 
     def __index__(self) -> int:
         if self._branches.current is not self._branch:
-            raise TraceError(
+            raise TraceError.here(
                 "the place of an iteration over nonzero() is used outside of it; loop "
-                "over nonzero() itself, and use each place where it is given",
-                user_location(),
+                "over nonzero() itself, and use each place where it is given"
             )
         return self._number
 
@@ -1299,9 +1275,8 @@ class PlaceOfIteration(NoTensor):
         Raises:
             UnsupportedError: Always.
         """
-        raise UnsupportedError(
-            "the place of an iteration over nonzero() beside tensors; use int() of it",
-            user_location(),
+        raise UnsupportedError.here(
+            "the place of an iteration over nonzero() beside tensors; use int() of it"
         )
 
     __hash__ = object.__hash__
@@ -1341,10 +1316,9 @@ def loop_over(holds: Tensor, kind: type[PlaceOfIteration]) -> Iterator[Any]:
     """
     extent = holds.handle.shape[0]
     if holds.ndim != 1 or extent is None or extent > MOST_PLACES:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"a loop over the places of {holds!r}; it is traced for each place of a "
-            f"vector of {MOST_PLACES} elements at most; compute with masks instead",
-            user_location(),
+            f"vector of {MOST_PLACES} elements at most; compute with masks instead"
         )
     return _Loop(holds, extent, kind)
 
@@ -1362,10 +1336,9 @@ class _Loop(Iterator[Any]):
         if self._number:
             _refuse_changed(self._before, _plain_locals(frame))
         elif branches.current is not None:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 "a loop over nonzero() in another one; compute with masks in one of "
-                "them",
-                user_location(),
+                "them"
             )
         branches.current = None
         if self._number == self._extent:
@@ -1390,11 +1363,10 @@ def _plain_locals(frame: FrameType) -> Mapping[str, object]:
 def _refuse_changed(before: Mapping[str, object], now: Mapping[str, object]) -> None:
     for name, value in before.items():
         if now.get(name, value) != value:
-            raise TraceError(
+            raise TraceError.here(
                 f"an iteration over nonzero() changes {name}, which is Python's own: "
                 "nobody knows whether there is such an iteration; change a tensor in "
-                "place, which was made before the loop",
-                user_location(),
+                "place, which was made before the loop"
             )
 
 

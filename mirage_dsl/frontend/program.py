@@ -640,11 +640,10 @@ class Branches:
             TraceError: It is one.
         """
         if self._made.get(value, self.current) is not self.current:
-            raise TraceError(
+            raise TraceError.here(
                 "a tensor that an iteration over nonzero() computed is used behind it, "
                 "and nobody knows whether there was such an iteration; add to a tensor "
-                "that was made before the loop, or write to that",
-                user_location(),
+                "that was made before the loop, or write to that"
             )
 
     def conditional(self, value: object) -> Branch | None:
@@ -671,10 +670,9 @@ class Branches:
             TraceError: It has.
         """
         if self.current is not None:
-            raise TraceError(
+            raise TraceError.here(
                 "a loop over nonzero() was left before its end, by break or return: "
-                "nobody knows in which iteration; compute under a condition instead",
-                user_location(),
+                "nobody knows in which iteration; compute under a condition instead"
             )
 
 
@@ -737,10 +735,9 @@ class ProgramRecord:
     def _counting(self, axis: DimVars) -> Traced:
         count = product(self.dims.resolve(axis))
         if count is not None and count > LARGEST_INDEX:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"{count} positions along an axis; expected at most {LARGEST_INDEX} "
-                "(2**30)",
-                user_location(),
+                "(2**30)"
             )
         value = self.dims.value(axis, i64)
         self.counted[value] = axis
@@ -1251,7 +1248,7 @@ class Builder:
                 axes = (self._dims_of(axis) for axis in value.axes)
                 found[key] = AxisNames(tuple(axes))
             elif isinstance(value, int):
-                _, *behind = self._dims.named(str(node.attr("dim")))
+                _, *behind = self._dims.named(node.dim("dim"))
                 found[key] = value // (product(behind) or 1)
             elif isinstance(value, tuple):
                 joins = node.op.kind is Kind.CONCAT

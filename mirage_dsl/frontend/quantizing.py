@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_dsl.core.errors import ShapeError, user_location
+from mirage_dsl.core.errors import ShapeError
 from mirage_dsl.core.types import f32, promote
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.elementary import rint
@@ -50,11 +50,10 @@ def of_channels(
     at = normal_axis(axis, x.ndim, what)
     vectors = as_tensor(what, scale), as_tensor(what, zero_point)
     if any(tuple(v.shape) != (x.shape[at],) for v in vectors):
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what} of {tuple(x.shape)} along axis {at}, with scale "
             f"{tuple(scale.shape)} and zero_point {tuple(zero_point.shape)}; expected "
-            "vectors of that axis",
-            user_location(),
+            "vectors of that axis"
         )
     placed = (f.reshape(v, -1, *(1,) * (x.ndim - at - 1)) for v in vectors)
     return _nearest(x, next(placed), next(placed), (quant_min, quant_max))
@@ -65,10 +64,9 @@ def _nearest(x: Any, scale: Any, zero: Any, ends: tuple[int, int]) -> Any:
     least, most = (integer(n, "an end of a range of integers") for n in ends)
     known = least if isinstance(zero, Tensor) else zero
     if not least <= known <= most:
-        raise ShapeError(
+        raise ShapeError.here(
             f"fake_quantize to integers from {least} to {most} with zero_point={zero}; "
-            "expected one of them",
-            user_location(),
+            "expected one of them"
         )
     given, x = x, f.to(x, promote(x.handle.value.dtype, f32))
     if isinstance(scale, Tensor):

@@ -22,11 +22,10 @@ from mirage_dsl.core.errors import (
     DTypeError,
     ShapeError,
     UnsupportedError,
-    user_location,
 )
 from mirage_dsl.core.types import Scalar, boolean, f64
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_operand, as_tensor
 from mirage_dsl.frontend.known import known
@@ -59,9 +58,8 @@ def repeat_of_either(x: Any, *counts: Any, axis: Any = None) -> Any:
     if x.recorder.origin.library == "numpy":
         return f.repeat_interleave(x, counts[0], *(counts[1:] or (axis,)))
     if axis is not None:
-        raise UnsupportedError(
-            "repeat along an axis, which is NumPy's; PyTorch has repeat_interleave",
-            user_location(),
+        raise UnsupportedError.here(
+            "repeat along an axis, which is NumPy's; PyTorch has repeat_interleave"
         )
     return repeat(x, *counts)
 
@@ -71,10 +69,9 @@ def repeat(x: Any, *counts: Any) -> Any:
     x = as_tensor("repeat", x)
     given = [integer(n, "a count") for n in flat_arguments(counts)]
     if len(given) < x.ndim or min(given, default=1) < 1:
-        raise ShapeError(
+        raise ShapeError.here(
             f"repeat by {given} of a tensor of rank {x.ndim}; expected a positive "
-            "count for each axis",
-            user_location(),
+            "count for each axis"
         )
     found = x
     for _ in range(len(given) - x.ndim):
@@ -159,24 +156,16 @@ def _reversed(x: Any, axis: int) -> Any:
 
 def _few(count: int, what: str) -> int:
     if count > MOST_SLICES:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"{what}: {count} slices, of which at most {MOST_SLICES} may stand one by "
-            "one; do it outside of the kernel",
-            user_location(),
+            "one; do it outside of the kernel"
         )
     return count
 
 
 def _known(x: Tensor, axis: int, what: str) -> int:
-    extent = x.handle.shape[axis]
-    if extent is None:
-        raise UnsupportedError(
-            f"{what} of axis {axis}, whose extent is dynamic: slice it by numbers, as "
-            "x[1:] and x[-4:], do it outside of the kernel, or take the dim out of "
-            "dynamic=",
-            user_location(),
-        )
-    return extent
+    instead = "x[1:] and x[-4:], do it outside of the kernel"
+    return f.known_extent(what, x, axis, instead)
 
 
 def _part(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
@@ -203,18 +192,16 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -
     x = as_tensor("pad", x)
     given = [integer(n, "a padding") for n in pad]
     if len(given) % 2 or len(given) > 2 * x.ndim:
-        raise ShapeError(
+        raise ShapeError.here(
             f"pad by {given} of a tensor of rank {x.ndim}; expected two numbers for "
-            "each axis, the last axis first",
-            user_location(),
+            "each axis, the last axis first"
         )
     number = as_operand(0 if value is None else value)
     edges = _EDGES.get(mode)
     if not isinstance(number, Scalar) or edges is None:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"pad: mode={mode!r}, value={value!r}; expected a number, and one of the "
-            f"modes {', '.join(_EDGES)}",
-            user_location(),
+            f"modes {', '.join(_EDGES)}"
         )
     for i in range(0, len(given), 2):
         axis = x.ndim - 1 - i // 2
@@ -260,10 +247,9 @@ def _filled(x: Tensor, axis: int, count: int, number: Scalar) -> list[Any]:
     if extent is None:
         _few(count, "pad of a dynamic axis")
     elif count and not extent:
-        raise ShapeError(
+        raise ShapeError.here(
             f"pad of {shape_text(x.handle)}, which is empty along axis {axis}; make a "
-            "constant of that shape, as by torch.full",
-            user_location(),
+            "constant of that shape, as by torch.full"
         )
     while count:
         some = min(count, extent or 1)
@@ -280,10 +266,9 @@ def _reflected(
 ) -> tuple[list[Any], list[Any]]:
     extent = _known(x, axis, "pad")
     if max(before, behind) >= extent:
-        raise ShapeError(
+        raise ShapeError.here(
             f"pad by {before} and {behind} of an axis of extent {extent}, which has "
-            "not as many elements to reflect",
-            user_location(),
+            "not as many elements to reflect"
         )
     left = [_reversed(_cut(x, axis, 1, before + 1), axis)] if before else []
     last = extent - 1
@@ -305,10 +290,9 @@ def _circular(
 ) -> tuple[list[Any], list[Any]]:
     extent = _known(x, axis, "pad")
     if max(before, behind) > extent:
-        raise ShapeError(
+        raise ShapeError.here(
             f"pad by {before} and {behind} of an axis of extent {extent}: it may go "
-            "around once",
-            user_location(),
+            "around once"
         )
     left = [_cut(x, axis, extent - before, extent)] if before else []
     return left, [_cut(x, axis, 0, behind)] if behind else []
@@ -331,10 +315,9 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
     at = normal_axis(dimension, x.ndim, "unfold")
     extent = _known(x, at, "unfold")
     if not 0 < size <= extent or step < 1:
-        raise ShapeError(
+        raise ShapeError.here(
             f"unfold of an axis of extent {extent} in windows of {size} with step "
-            f"{step}",
-            user_location(),
+            f"{step}"
         )
     count = (extent - size) // step + 1
     if step == size:
@@ -379,9 +362,8 @@ def windows_along(x: Any, axis: int, size: int, step: int, dilation: int = 1) ->
     extent = _known(x, axis, "windows")
     reach = dilation * (size - 1) + 1
     if extent < reach:
-        raise ShapeError(
-            f"windows of {reach} elements along an axis of extent {extent}",
-            user_location(),
+        raise ShapeError.here(
+            f"windows of {reach} elements along an axis of extent {extent}"
         )
     _few(size, "windows that do not stand side by side")
     lead = (slice(None),) * axis
@@ -483,7 +465,7 @@ def diff(
     at = normal_axis(dim, x.ndim, "diff")
     order = integer(n, "an order")
     if order < 0:
-        raise ShapeError(f"diff of order {order}; expected 0 or more", user_location())
+        raise ShapeError.here(f"diff of order {order}; expected 0 or more")
     if not order:
         return x.clone()
     joined = [part for part in (prepend, x, append) if part is not None]
@@ -548,10 +530,9 @@ def _replaced_at(x: Any, src: Any, dim: int, part: Any, what: str) -> Any:
     at = normal_axis(dim, found.ndim, what)
     index = (slice(None),) * at + (part,)
     if tuple(found[index].shape) != tuple(src.shape):
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what}: the source has the shape {tuple(src.shape)}, what it replaces "
-            f"{tuple(found[index].shape)}; they must be equal",
-            user_location(),
+            f"{tuple(found[index].shape)}; they must be equal"
         )
     found[index] = src
     return found
@@ -571,10 +552,9 @@ def _planes(what: str, x: Any, factors: Mapping[int, int]) -> Tensor:
     """Planes of channels, of which the extents are multiples."""
     x = as_tensor(what, x)
     if x.ndim < 3 or any(_known(x, x.ndim + a, what) % n for a, n in factors.items()):
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what} of {tuple(x.shape)}: expected channels, rows and columns of which "
-            f"the extents are multiples of {list(factors.values())}",
-            user_location(),
+            f"the extents are multiples of {list(factors.values())}"
         )
     return x
 
@@ -670,8 +650,6 @@ OF_NUMPY: Mapping[str, Callable[..., Any]] = {
 
 # -- Selecting -------------------------------------------------------------------------
 
-Function = Callable[..., Any]
-
 
 class Selection(NamedTuple):
     """Elements, and where they were along the axis."""
@@ -690,9 +668,7 @@ def _along(
 ) -> Tensor:
     """A library operator along an axis, which may get another extent if not `keeps`."""
     if x.handle.value.dtype == boolean:
-        raise DTypeError(
-            f"{name} of truth values; cast them to numbers", user_location()
-        )
+        raise DTypeError.here(f"{name} of truth values; cast them to numbers")
     axes = x.handle.axes
     before, own, behind = vars_of(axes[:axis]), axes[axis], vars_of(axes[axis + 1 :])
     kept: dict[int, DimVars] = {0: before, 2: behind}
@@ -836,10 +812,9 @@ def quantile(
     x = as_tensor("quantile", x)
     parts = _parts(q)
     if interpolation not in _BETWEEN:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"quantile with interpolation={interpolation!r}; expected one of "
-            f"{', '.join(_BETWEEN)}",
-            user_location(),
+            f"{', '.join(_BETWEEN)}"
         )
     rank = x.ndim
     x, at = (f.flatten(x), 0) if dim is None else _placed("quantile", x, dim)
@@ -874,14 +849,11 @@ def _parts(q: Any) -> np.ndarray[Any, Any]:
     """
     given = known(q) if isinstance(q, Tensor) else np.asarray(q, np.float64)
     if given is None:
-        raise UnsupportedError(
-            "quantile of a part that is data; pass a number, or make it outside",
-            user_location(),
+        raise UnsupportedError.here(
+            "quantile of a part that is data; pass a number, or make it outside"
         )
     if given.ndim > 1 or not ((given >= 0) & (given <= 1)).all():
-        raise ShapeError(
-            f"quantile of {given}; expected numbers from 0 to 1", user_location()
-        )
+        raise ShapeError.here(f"quantile of {given}; expected numbers from 0 to 1")
     return given
 
 
@@ -923,9 +895,7 @@ SELECTIONS: Mapping[str, Function] = {
 
 def _numpy_axis(x: Any, axis: int | None, kind: str | None) -> tuple[Any, int]:
     if kind not in (None, "quicksort", "stable"):
-        raise UnsupportedError(
-            f"a sort of the kind {kind!r}; leave it out", user_location()
-        )
+        raise UnsupportedError.here(f"a sort of the kind {kind!r}; leave it out")
     return (f.flatten(x), 0) if axis is None else (x, axis)
 
 

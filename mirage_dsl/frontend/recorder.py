@@ -172,11 +172,10 @@ class Recorder(ProgramRecord):
             return self._record(table.MUL, (value, number), value.dims)
         count = product(vars)
         if count is None or op.join is None:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"{op.name} over an axis along which the tensor repeats, and whose "
                 "extent is not known; give the extent, or reduce the tensor before "
-                "it is broadcast",
-                user_location(),
+                "it is broadcast"
             )
         found = value
         for bit in format(count, "b")[1:]:
@@ -195,10 +194,9 @@ class Recorder(ProgramRecord):
         """
         whole = dtype.is_integer and not number.extents
         if whole and number.value == number.value and abs(number.value) > 2**53:
-            raise DTypeError(
+            raise DTypeError.here(
                 f"a tensor of {dtype.long_name} and {number}; constants beyond 2**53 "
-                "are not possible: pass the number as a tensor",
-                user_location(),
+                "are not possible: pass the number as a tensor"
             )
         axes: Axes = ()
         for extent in shape:
@@ -320,17 +318,15 @@ class Recorder(ProgramRecord):
 
     def _check_matmul(self, x: Handle, y: Handle) -> None:
         if not x.axes or not y.axes:
-            raise ShapeError(
-                "matmul takes tensors of rank 1 or more, found a scalar; use * instead",
-                user_location(),
+            raise ShapeError.here(
+                "matmul takes tensors of rank 1 or more, found a scalar; use * instead"
             )
         k, y_k = x.shape[-1], y.shape[max(-2, -len(y.axes))]
         if not _equal(k, y_k):
-            raise ShapeError(
+            raise ShapeError.here(
                 f"matmul of {shape_text(x)} by {shape_text(y)}: the inner extents "
                 f"{extent_text(k)} and {extent_text(y_k)} must be equal; transpose or "
-                "reshape an operand",
-                user_location(),
+                "reshape an operand"
             )
         self._broadcast_shape("matmul (batch axes)", x.shape[:-2], y.shape[:-2])
 
@@ -433,10 +429,9 @@ class Recorder(ProgramRecord):
         """
         source = self.dims.resolve(x.axes[axis])
         if len(source) != 1:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"a slice of axis {axis}, which is several dims, one of them dynamic; "
-                "slice the tensor before it is reshaped",
-                user_location(),
+                "slice the tensor before it is reshaped"
             )
         length = slice_length(start, stop, None)
         target = (self.dims.fresh(length),)
@@ -697,7 +692,7 @@ class Recorder(ProgramRecord):
         try:
             shape = op.shape(shapes, numbers)
         except CheckError as error:
-            raise ShapeError(f"{op.name}: {error.message}", user_location()) from None
+            raise ShapeError.here(f"{op.name}: {error.message}") from None
         axes: list[DimVars] = []
         for at, extent in enumerate(shape):
             own: DimVars = () if extent == 1 else (self.dims.fresh(extent),)
@@ -725,10 +720,9 @@ class Recorder(ProgramRecord):
         for at, axis in enumerate(x.axes):
             apart = at < op.carried and kept.get(at) == axis
             if product(axis) is None and not apart:
-                raise UnsupportedError(
+                raise UnsupportedError.here(
                     f"{op.name} along a dynamic dim: PyTorch's call is planned for one "
-                    "extent of it; take the dim out of dynamic=",
-                    user_location(),
+                    "extent of it; take the dim out of dynamic="
                 )
 
     def gather(self, x: Handle, axis: int, index: Handle, *, along: bool) -> Handle:
@@ -745,9 +739,8 @@ class Recorder(ProgramRecord):
             return pairs, vars_of((*x.axes, axes[axis]))
 
         if x.shape[axis] == 0:
-            raise ShapeError(
-                f"elements at indices of axis {axis} of {shape_text(x)}: it has none",
-                user_location(),
+            raise ShapeError.here(
+                f"elements at indices of axis {axis} of {shape_text(x)}: it has none"
             )
         x = self._joinable(x, axis) if x.axes[axis] == () else self._spread(x, axis)
         index = self._fit(index, plan)
@@ -837,11 +830,10 @@ class Recorder(ProgramRecord):
             if -1 not in shape:
                 return self._reshape_apart(x, shape)
             shown = ", ".join(map(str, shape))
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"reshape of {shape_text(x)} to ({shown}) is no row-major split or "
                 f"merge of axes: {reason.message}; reshape so that every new axis "
-                "divides, or is a product of, old ones",
-                user_location(),
+                "divides, or is a product of, old ones"
             ) from None
 
     def assigned(self, x: Handle, new: Handle) -> Handle:
@@ -854,10 +846,9 @@ class Recorder(ProgramRecord):
         if len(shape) > len(x.axes) or any(
             not _equal(a, b) for a, b in zip(shape, x.shape, strict=True)
         ):
-            raise ShapeError(
+            raise ShapeError.here(
                 f"a value of shape {shape_of(shape)} for {shape_text(x)}, which is "
-                "changed in place and keeps its shape; write the value to a new name",
-                user_location(),
+                "changed in place and keeps its shape; write the value to a new name"
             )
         resolve = self.dims.resolve
         own = resolve(new.value.dims)
@@ -891,10 +882,9 @@ class Recorder(ProgramRecord):
                 continue
             if have != 1:
                 sizes = ("?" if isinstance(s, tuple) else str(s) for s in shape)
-                raise ShapeError(
+                raise ShapeError.here(
                     f"cannot expand {shape_text(x)} to ({', '.join(sizes)}): "
-                    f"axis {i} has extent {extent_text(have)}, not 1",
-                    user_location(),
+                    f"axis {i} has extent {extent_text(have)}, not 1"
                 )
             axes[i] = (
                 extent if isinstance(extent, tuple) else (self.dims.fresh(extent),)
@@ -939,11 +929,10 @@ class Recorder(ProgramRecord):
         left, right = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
         for i, (x, y) in enumerate(zip(left, right, strict=True)):
             if x != 1 and y != 1 and not _equal(x, y):
-                raise ShapeError(
+                raise ShapeError.here(
                     f"{name}: shapes {shape_of(a)} and {shape_of(b)} do not "
                     f"broadcast: extents {extent_text(x)} and {extent_text(y)} at axis "
-                    f"{i - rank}; they must be equal, or one of them 1",
-                    user_location(),
+                    f"{i - rank}; they must be equal, or one of them 1"
                 )
         return tuple(y if x == 1 else x for x, y in zip(left, right, strict=True))
 
@@ -993,7 +982,7 @@ class Recorder(ProgramRecord):
         self._crossed(reason)
         if self.in_the_way:
             raise TraceAgainError from None
-        return UnsupportedError(reason.message, user_location())
+        return UnsupportedError.here(reason.message)
 
 
 RECORDING: ContextVar[Recorder | None] = ContextVar("recording", default=None)
@@ -1010,22 +999,19 @@ def _over(vars: DimVars) -> Attrs:
 
 def _refuse_truth(x: Traced, y: Traced) -> None:
     if x.dtype is boolean or y.dtype is boolean:
-        raise DTypeError(
+        raise DTypeError.here(
             f"a product of {x.dtype} by {y.dtype}: PyTorch multiplies no truth "
-            "values; cast them to the other operand's dtype",
-            user_location(),
+            "values; cast them to the other operand's dtype"
         )
     if x.dtype.is_integer or y.dtype.is_integer:
-        raise DTypeError(
+        raise DTypeError.here(
             f"a product of {x.dtype} by {y.dtype}: there is none of integers; convert "
-            "them, as with .to(torch.float16)",
-            user_location(),
+            "them, as with .to(torch.float16)"
         )
     if x.dtype.only_stores or y.dtype.only_stores:
-        raise DTypeError(
+        raise DTypeError.here(
             f"a product of {x.dtype.long_name} by {y.dtype.long_name}: PyTorch "
-            "computes in no floats of 8 bits; cast both, as with .to(torch.float16)",
-            user_location(),
+            "computes in no floats of 8 bits; cast both, as with .to(torch.float16)"
         )
 
 
@@ -1090,10 +1076,9 @@ def _refuse_beyond_f32(op: Operator, numbers: Iterable[Scalar]) -> None:
         last = op in (table.MAXIMUM, table.MINIMUM) and abs(number.value) == f64.max
         exact = isinstance(number.value, Fraction) and number.value != 0
         if exact and not number.is_moderate and not last:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"{op.name} of f64 and the constant {float(number.value):g}: constants "
-                "are numbers of the range of f32; pass it as a tensor",
-                user_location(),
+                "are numbers of the range of f32; pass it as a tensor"
             )
 
 
@@ -1139,11 +1124,10 @@ class SymbolicSize:
         return self.more + own - its if root is other else None
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise TraceError(
+        raise TraceError.here(
             "the extent of a dynamic dim has no number while tracing: use it in "
             "reshape, as a factor of a tensor, or less a number in a slice of that "
-            "dim, as x[: n - 1], or take the dim out of dynamic=",
-            user_location(),
+            "dim, as x[: n - 1], or take the dim out of dynamic="
         )
 
     def _beside(self, other: object) -> Any:
@@ -1193,9 +1177,7 @@ def integer(value: object, what: str) -> int:
     """
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         return operator.index(value)
-    raise TraceError(
-        f"{what} must be an integer, found {type(value).__name__}", user_location()
-    )
+    raise TraceError.here(f"{what} must be an integer, found {type(value).__name__}")
 
 
 def extents_given(shape: Iterable[object]) -> list[DimVars | int]:
@@ -1216,10 +1198,9 @@ def with_correction(name: str, kwargs: dict[str, Any]) -> None:
     if given & {"correction", "ddof", "unbiased", "axis", "keepdims"}:
         return
     if not given & {"dim", "keepdim"}:
-        raise TraceError(
+        raise TraceError.here(
             f"the method {name} divides by n in NumPy and by n - 1 in PyTorch; state "
-            "correction=0 or correction=1",
-            user_location(),
+            "correction=0 or correction=1"
         )
     kwargs["correction"] = 1
 
@@ -1232,12 +1213,11 @@ def normal_axis(axis: object, rank: int, what: str) -> int:
     """
     index = integer(axis, f"axis of {what}")
     if not -rank <= index < rank:
-        raise ShapeError(
+        raise ShapeError.here(
             f"{what}: axis {index} of a tensor of rank {rank}; expected "
             f"{-rank} to {rank - 1}"
             if rank
-            else f"{what}: axis {index} of a scalar, which has no axes",
-            user_location(),
+            else f"{what}: axis {index} of a scalar, which has no axes"
         )
     return index % rank
 
@@ -1256,14 +1236,13 @@ def normal_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
         # To both libraries a number has an axis of one element there.
         return ()
     if not given:
-        raise TraceError(
+        raise TraceError.here(
             f"{what} over no axes, which are all in PyTorch and none in NumPy; state "
-            "the axes, or None for all",
-            user_location(),
+            "the axes, or None for all"
         )
     axes = tuple(normal_axis(a, rank, what) for a in given)
     if len(set(axes)) != len(axes):
-        raise ShapeError(f"{what}: an axis is given twice: {axes}", user_location())
+        raise ShapeError.here(f"{what}: an axis is given twice: {axes}")
     return axes
 
 
@@ -1274,9 +1253,8 @@ def kept(keepdims: object, what: str) -> bool:
         TraceError: It is no flag; in NumPy a dtype stands in its place.
     """
     if not isinstance(keepdims, int):
-        raise TraceError(
-            f"keepdims of {what} must be True or False, found {keepdims!r}",
-            user_location(),
+        raise TraceError.here(
+            f"keepdims of {what} must be True or False, found {keepdims!r}"
         )
     return bool(keepdims)
 
@@ -1296,10 +1274,9 @@ def permutation(x: Handle, order: Sequence[int]) -> tuple[int, ...]:
     rank = len(x.axes)
     axes = tuple(normal_axis(a, rank, "permute") for a in order)
     if sorted(axes) != list(range(rank)):
-        raise ShapeError(
+        raise ShapeError.here(
             f"permute of {shape_text(x)} by {tuple(order)}: name each of the {rank} "
-            "axes once",
-            user_location(),
+            "axes once"
         )
     return axes
 
@@ -1308,7 +1285,7 @@ def reshaped(recorder: Recorder, x: Handle, shape: Sequence[object]) -> Handle:
     """Axes split and merged, with one -1 inferred."""
     holes = [i for i, s in enumerate(shape) if isinstance(s, int) and s == -1]
     if len(holes) > 1:
-        raise ShapeError("reshape: only one extent can be -1", user_location())
+        raise ShapeError.here("reshape: only one extent can be -1")
     total = product(vars_of(x.axes))
     if total is None:
         return _reshaped_symbolic(recorder, x, shape, holes)
@@ -1318,10 +1295,9 @@ def reshaped(recorder: Recorder, x: Handle, shape: Sequence[object]) -> Handle:
         given = product_of(wanted)
         wanted[holes[0]] = total // given if given > 0 and total % given == 0 else -1
     if min(wanted, default=1) < 0 or product_of(wanted) != total:
-        raise ShapeError(
+        raise ShapeError.here(
             f"reshape of {shape_text(x)}, {total} elements, to "
-            f"({', '.join(map(str, shape))}): the numbers of elements must be equal",
-            user_location(),
+            f"({', '.join(map(str, shape))}): the numbers of elements must be equal"
         )
     return recorder.reshape(x, wanted)
 
@@ -1354,10 +1330,9 @@ def _with_merged_rest(
     """Reshape where the -1 takes in symbolic dims: the axes behind come off first."""
     tail = product_of(shape[hole + 1 :])
     if hole or min(shape[1:], default=1) < 1:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "reshape of a tensor with dynamic dims: a -1 that takes in a dynamic dim "
-            "must come first, with numbers behind it",
-            user_location(),
+            "must come first, with numbers behind it"
         )
     vars = list(recorder.dims.resolve(vars_of(x.axes)))
     behind: list[Any] = []
@@ -1365,10 +1340,9 @@ def _with_merged_rest(
         behind.insert(0, vars.pop())
     inner = product(behind)
     if inner is None or inner % tail:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"reshape of {shape_text(x)} with dynamic dims to {shape_of(shape)}: the "
-            "trailing axes must be made of whole dims with known extents",
-            user_location(),
+            "trailing axes must be made of whole dims with known extents"
         )
     flat = recorder.reshape(
         Handle(x.value, (tuple(behind),)), [inner // tail, *shape[1:]]

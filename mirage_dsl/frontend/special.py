@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from mirage_dsl.core.errors import DTypeError, user_location
+from mirage_dsl.core.errors import DTypeError
 from mirage_dsl.core.types import Scalar, i8, i16, i32, u8
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.elementary import xlog1py
 from mirage_dsl.frontend.functions import (
     as_floats,
@@ -28,8 +29,6 @@ from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.definition import Formats
 from mirage_dsl.ops.table import OPERATORS, SPECIAL, SPECIAL_OF_TWO
-
-Function = Callable[..., Any]
 
 # -- Of one tensor ---------------------------------------------------------------------
 
@@ -83,10 +82,9 @@ def _of_two(name: str) -> Function:
         given = [as_operand(operand) for operand in (x, other)]
         dtype = format_of(op, recorder.origin, (x, other), given)
         if op.formats is Formats.INTEGERS and not dtype.is_integer:
-            raise DTypeError(
+            raise DTypeError.here(
                 f"{name} of {dtype}; PyTorch has it of integers: convert first, as "
-                "with .long()",
-                user_location(),
+                "with .long()"
             )
         made = (
             Tensor.made(recorder, recorder.full([], operand, dtype), ())

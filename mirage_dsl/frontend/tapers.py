@@ -6,21 +6,20 @@ They are formulas of positions, which are computed where they are used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from mirage_dsl.core.errors import DTypeError, ShapeError, user_location
+from mirage_dsl.core.errors import DTypeError, ShapeError
 from mirage_dsl.core.types import dtype_of
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange, steps_of
 from mirage_dsl.frontend.functions import apply
 from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.ops.table import OPERATORS
-
-Function = Callable[..., Any]
 
 # -- Windows ---------------------------------------------------------------------------
 
@@ -41,14 +40,10 @@ def _taper(shape: Function) -> Function:
     ) -> Any:
         count = integer(window_length, "window_length")
         if count < 1:
-            raise ShapeError(
-                f"a window of {count} elements; expected 1 or more", user_location()
-            )
+            raise ShapeError.here(f"a window of {count} elements; expected 1 or more")
         wanted = dtype_of(dtype)
         if wanted is not None and not wanted.is_float:
-            raise DTypeError(
-                f"a window of {dtype}; expected a dtype of floats", user_location()
-            )
+            raise DTypeError.here(f"a window of {dtype}; expected a dtype of floats")
         steps = max(count if periodic else count - 1, 1)
         at = steps_of(0.0, 1.0, count, dtype, device)
         found = shape(at / steps, *args, **options)

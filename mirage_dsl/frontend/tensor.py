@@ -26,7 +26,6 @@ from mirage_dsl.core.errors import (
     ShapeError,
     TraceError,
     UnsupportedError,
-    user_location,
 )
 from mirage_dsl.core.types import u8
 from mirage_dsl.frontend.arguments import Origin, is_symbol
@@ -293,10 +292,9 @@ class Attributes:
             own,
             own.partition(":")[0],
         ):
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"a tensor on {own} moved to {asked}: kernels run on one device; move "
-                "arguments before the call, and results behind it",
-                user_location(),
+                "arguments before the call, and results behind it"
             )
         return self
 
@@ -308,17 +306,15 @@ class Attributes:
         return f"torch.{place}{_CLASSES[self.handle.value.dtype.name]}Tensor"
 
     def _refuse(self, name: str, advice: str) -> NoReturn:
-        raise TraceError(
-            f"{name} is not known while the function is traced; {advice}",
-            user_location(),
+        raise TraceError.here(
+            f"{name} is not known while the function is traced; {advice}"
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _CONSTANT or name in vars(Attributes):
-            raise TraceError(
+            raise TraceError.here(
                 f"assignment to the attribute {name} of a traced tensor; compute a new "
-                "tensor instead",
-                user_location(),
+                "tensor instead"
             )
         object.__setattr__(self, name, value)
 
@@ -337,9 +333,7 @@ class Attributes:
         close = difflib.get_close_matches(name.rstrip("_"), known, n=1, cutoff=LIKENESS)
         hint = f"did you mean .{close[0]}?" if close else "see mirage.functions"
         error = TraceError if hasattr(self.__class__, name) else UnknownAttributeError
-        raise error(
-            f"a traced tensor has no attribute {name!r}; {hint}", user_location()
-        )
+        raise error.here(f"a traced tensor has no attribute {name!r}; {hint}")
 
     def __format__(self, spec: str) -> str:
         if spec:
@@ -368,11 +362,10 @@ class _TorchLike(Attributes):
     def __torch_dispatch__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> NoReturn:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"{function} of a traced tensor, called from code that is no Python, as "
             "torch.vmap, torch.func.grad and scripted functions are; call functions of "
-            "torch or mirage on the tensor itself, with an axis for what vmap repeats",
-            user_location(),
+            "torch or mirage on the tensor itself, with an axis for what vmap repeats"
         )
 
 
@@ -594,7 +587,7 @@ def refuse(what: str, advice: str) -> NoReturn:
     Raises:
         UnsupportedError: Always.
     """
-    raise UnsupportedError(f"{what} cannot be traced; {advice}", user_location())
+    raise UnsupportedError.here(f"{what} cannot be traced; {advice}")
 
 
 def refuse_value(what: str, advice: str) -> NoReturn:
@@ -603,9 +596,7 @@ def refuse_value(what: str, advice: str) -> NoReturn:
     Raises:
         TraceError: Always.
     """
-    raise TraceError(
-        f"{what} is not known while the function is traced; {advice}", user_location()
-    )
+    raise TraceError.here(f"{what} is not known while the function is traced; {advice}")
 
 
 # -- The tensor ------------------------------------------------------------------------
@@ -725,16 +716,12 @@ class Tensor(Attributes):
     def H(self) -> Tensor:  # noqa: N802
         """The transpose of a matrix."""
         if self.ndim != 2:
-            raise ShapeError(
-                f"H of {shape_text(self.handle)}; expected a matrix", user_location()
-            )
+            raise ShapeError.here(f"H of {shape_text(self.handle)}; expected a matrix")
         return self.T
 
     def __len__(self) -> int:
         if not self.ndim:
-            raise TraceError(
-                "len() of a tensor without axes, which has none", user_location()
-            )
+            raise TraceError.here("len() of a tensor without axes, which has none")
         return int(self.shape[0])
 
     __add__, __radd__ = operator("add")
@@ -851,10 +838,9 @@ class Tensor(Attributes):
             ShapeError: It has more axes.
         """
         if self.ndim > 2:
-            raise ShapeError(
+            raise ShapeError.here(
                 f"t() of {shape_text(self.handle)}; expected a matrix: exchange two "
-                "axes by mT or transpose(0, 1)",
-                user_location(),
+                "axes by mT or transpose(0, 1)"
             )
         return self.T
 
@@ -871,19 +857,17 @@ class Tensor(Attributes):
             UnsupportedError: A dtype is given, to see the same bits as other numbers.
         """
         if shape and is_symbol(shape[0]):
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 f"view of {self!r} as {shape[0]}: programs compute with numbers, not "
                 "with their bits; take that view outside of the function and pass it "
-                "as an argument, or convert the numbers by to()",
-                user_location(),
+                "as an argument, or convert the numbers by to()"
             )
         found = self.viewed(Reshaped(flat_arguments(shape or (size,))))
         known = self.memory.row_major and self.region is not None
         if known and found.region is None:
-            raise TraceError(
+            raise TraceError.here(
                 f"view of {shape_text(self.handle)} as {shape_text(found.handle)}: its "
-                "strides do not allow that; use reshape, which may copy",
-                user_location(),
+                "strides do not allow that; use reshape, which may copy"
             )
         return found
 
@@ -1215,10 +1199,9 @@ def _require_row_major(what: str, order: str) -> None:
         UnsupportedError: It is another one.
     """
     if order != "C":
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"{what} in the order {order!r}; expected 'C', the rows one behind the "
-            "other: permute the axes before",
-            user_location(),
+            "other: permute the axes before"
         )
 
 
@@ -1247,10 +1230,9 @@ def _at_several(x: Tensor, tensors: list[tuple[int, Tensor]]) -> Any:
     try:
         shape = np.broadcast_shapes(*shapes_of)
     except ValueError:
-        raise ShapeError(
+        raise ShapeError.here(
             f"indices of the shapes {', '.join(map(str, shapes_of))}, which do not "
-            "broadcast",
-            user_location(),
+            "broadcast"
         ) from None
     found = x.permute((*axes, *others))
     for number, (_, index) in enumerate(tensors):
@@ -1289,10 +1271,9 @@ def at_integers(
     if numbers and len(parts) > 1 and x.recorder.origin.library == "numpy":
         slices = any(not isinstance(p, int | Tensor) for p in parts)
         if slices:
-            raise UnsupportedError(
+            raise UnsupportedError.here(
                 "integers beside tensors of integers and slices in an index, where "
-                "NumPy and PyTorch order axes differently; index by integers first",
-                user_location(),
+                "NumPy and PyTorch order axes differently; index by integers first"
             )
     found: list[tuple[int, Tensor]] = []
     axis = 0
@@ -1311,10 +1292,9 @@ def refuse_bytes(index: Tensor) -> None:
         DTypeError: It is of uint8, and the function is PyTorch's.
     """
     if index.handle.value.dtype == u8 and index.recorder.origin.library != "numpy":
-        raise DTypeError(
+        raise DTypeError.here(
             "an index of uint8, which is a mask in PyTorch; convert it, with "
-            ".to(torch.bool) for a mask and .to(torch.int64) for positions",
-            user_location(),
+            ".to(torch.bool) for a mask and .to(torch.int64) for positions"
         )
 
 
@@ -1385,17 +1365,15 @@ class Extreme(Tensor):
             return super().__getitem__(index)
         if self._pair:
             return (self.values, self.indices)[index]
-        raise TraceError(
+        raise TraceError.here(
             f"{self._name}(axis)[{index}] is a row in NumPy, and half of a pair in "
-            f"PyTorch; write .a{self._name}(axis), and index that for a row",
-            user_location(),
+            f"PyTorch; write .a{self._name}(axis), and index that for a row"
         )
 
     def __iter__(self) -> Iterator[Any]:
         if not self._pair:
-            raise TraceError(
+            raise TraceError.here(
                 f"{self._name}(axis) is a tensor of rows in NumPy, and a pair in "
-                f"PyTorch; write .a{self._name}(axis) and .arg{self._name}(axis)",
-                user_location(),
+                f"PyTorch; write .a{self._name}(axis) and .arg{self._name}(axis)"
             )
         return iter((self.values, self.indices))

@@ -16,7 +16,6 @@ from mirage_dsl.core.errors import (
     ShapeError,
     TraceError,
     UnsupportedError,
-    user_location,
 )
 from mirage_dsl.core.types import Scalar, boolean, f32, i64
 from mirage_dsl.frontend import composites as c
@@ -75,10 +74,9 @@ def rrelu(
 ) -> Any:
     """The tensor, times the mean of two slopes where it is negative."""
     if training and lower != upper:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             "rrelu while training: kernels have no random numbers; call it with "
-            "training=False",
-            user_location(),
+            "training=False"
         )
     return leaky_relu(x, (lower + upper) / 2)
 
@@ -115,9 +113,8 @@ def mish(x: Any) -> Any:
 def glu(x: Any, dim: int = -1) -> Any:
     """The first half of an axis times the sigmoid of the second."""
     if int(x.shape[dim]) % 2:
-        raise ShapeError(
-            f"glu of an axis of extent {x.shape[dim]}, which has no halves",
-            user_location(),
+        raise ShapeError.here(
+            f"glu of an axis of extent {x.shape[dim]}, which has no halves"
         )
     a, b = f.chunk(x, 2, dim)
     return a * f.sigmoid(b)
@@ -145,10 +142,9 @@ def prelu(x: Any, weight: Any) -> Any:
         ShapeError: The weight has several axes.
     """
     if weight.ndim > 1:
-        raise ShapeError(
+        raise ShapeError.here(
             f"prelu with a weight of {shape_text(weight.handle)}; expected a number, "
-            "or a vector with one for each channel",
-            user_location(),
+            "or a vector with one for each channel"
         )
     if weight.ndim and x.ndim != 1:
         weight = c.per_channel(x, weight) if x.ndim else f.reshape(weight, ())
@@ -162,9 +158,8 @@ def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
         ShapeError: The lower limit is above the other one.
     """
     if min_val > max_val:
-        raise ShapeError(
-            f"hardtanh between {min_val} and {max_val}; expected the lower limit first",
-            user_location(),
+        raise ShapeError.here(
+            f"hardtanh between {min_val} and {max_val}; expected the lower limit first"
         )
     if f.holds_integers(x):
         min_val, max_val = int(min_val), int(max_val)
@@ -198,9 +193,8 @@ def softshrink(x: Any, lambd: float = 0.5) -> Any:
         ShapeError: The number is below 0.
     """
     if lambd < 0:
-        raise ShapeError(
-            f"softshrink by {lambd}; expected a number that is not below 0",
-            user_location(),
+        raise ShapeError.here(
+            f"softshrink by {lambd}; expected a number that is not below 0"
         )
     return x - f.clamp(x, -lambd, lambd)
 
@@ -389,10 +383,9 @@ def addcdiv(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
 def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     """The same tensor, where nothing is dropped."""
     if training and p:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"dropout with p={p} while training: kernels have no random numbers; call "
-            "it with training=False",
-            user_location(),
+            "it with training=False"
         )
     return x
 
@@ -453,7 +446,7 @@ def filled(
         x.stays(device)
     number = as_operand(value)
     if not isinstance(number, Scalar):
-        raise TraceError("a tensor filled with a tensor; use expand", user_location())
+        raise TraceError.here("a tensor filled with a tensor; use expand")
     extents = extents_given(shape)
     made = x.recorder.full(extents, number, x.handle.value.dtype)
     found = f.to(Tensor.made(x.recorder, made, ()), dtype or x)
@@ -555,9 +548,8 @@ def embedding(
     """The rows of a matrix at the indices; padding matters to gradients alone."""
     del padding_idx
     if max_norm is not None:
-        raise UnsupportedError(
-            "embedding with max_norm, which changes the weight; normalise it outside",
-            user_location(),
+        raise UnsupportedError.here(
+            "embedding with max_norm, which changes the weight; normalise it outside"
         )
     return f.embedding(f.none_below_zero(input, weight, 0), weight)
 
@@ -597,10 +589,9 @@ def embedding_bag(
             return c.within_f32(_OF_BAGS[mode])(rows, 1)
         return _without_padding(rows, kept, mode)
     if input.ndim != 1 or getattr(offsets, "ndim", 0) != 1:
-        raise ShapeError(
+        raise ShapeError.here(
             f"embedding_bag of indices {tuple(input.shape)}; expected a row for each "
-            "bag, or a vector with offsets, a vector too",
-            user_location(),
+            "bag, or a vector with offsets, a vector too"
         )
     count = integer(offsets.shape[0], "an extent") - bool(include_last_offset)
     begun = f.less_equal(
@@ -655,14 +646,12 @@ _OF_BAGS = {"sum": f.sum, "mean": f.mean, "max": f.max}
 def _check_bags(mode: str, weighted: bool) -> None:
     """Refuse a mode that there is not, or not with such arguments."""
     if mode not in _OF_BAGS:
-        raise UnsupportedError(
-            f"embedding_bag: mode={mode!r}; expected 'sum', 'mean' or 'max'",
-            user_location(),
+        raise UnsupportedError.here(
+            f"embedding_bag: mode={mode!r}; expected 'sum', 'mean' or 'max'"
         )
     if mode != "sum" and weighted:
-        raise UnsupportedError(
-            f"embedding_bag: per_sample_weights with mode={mode!r}; they go with 'sum'",
-            user_location(),
+        raise UnsupportedError.here(
+            f"embedding_bag: per_sample_weights with mode={mode!r}; they go with 'sum'"
         )
 
 
@@ -705,10 +694,9 @@ def _of_labels(
         or target.ndim != len(rows)
         or any(None not in pair and pair[0] != pair[1] for pair in pairs)
     ):
-        raise ShapeError(
+        raise ShapeError.here(
             f"labels {tuple(target.shape)} for {tuple(x.shape)}; expected the shape "
-            "without axis 1, which is of classes, behind one of rows",
-            user_location(),
+            "without axis 1, which is of classes, behind one of rows"
         )
     # As PyTorch's: of labels without a sign none is below 0.
     target = f.to(target, i64)
@@ -733,10 +721,9 @@ def _of_probabilities(
 ) -> Any:
     """Losses by probabilities of classes, of logarithmic ones."""
     if target.shape != x.shape or x.ndim < 2:
-        raise ShapeError(
+        raise ShapeError.here(
             f"probabilities {tuple(target.shape)} for {tuple(x.shape)}; expected one "
-            "for each class of each row, or labels of integers",
-            user_location(),
+            "for each class of each row, or labels of integers"
         )
     if smoothing:
         target = target * (1 - smoothing) + smoothing / x.shape[1]
@@ -789,9 +776,7 @@ def scaled_mm(
     """
     del use_fast_accum
     if scale_result is not None:
-        raise UnsupportedError(
-            "scaled_mm with scale_result; multiply the result", user_location()
-        )
+        raise UnsupportedError.here("scaled_mm with scale_result; multiply the result")
     x, other = as_tensor("scaled_mm", input), as_tensor("scaled_mm", mat2)
     scales = as_tensor("scaled_mm", scale_a), as_tensor("scaled_mm", scale_b)
     by_row, by_column = _scales_of(x, other, *scales)
@@ -810,27 +795,24 @@ def _scales_of(
     if not (
         dtypes[0].only_stores and dtypes[1].only_stores and dtypes[2:] == [f32] * 2
     ):
-        raise DTypeError(
+        raise DTypeError.here(
             f"scaled_mm of {dtypes[0]} by {dtypes[1]} with scales of {dtypes[2]} and "
-            f"{dtypes[3]}; expected floats of 8 bits, and scales of f32",
-            user_location(),
+            f"{dtypes[3]}; expected floats of 8 bits, and scales of f32"
         )
     for t in (x, other):
         if t.ndim != 2:
-            raise ShapeError(
-                f"scaled_mm of {shape_text(t.handle)}; expected two matrices",
-                user_location(),
+            raise ShapeError.here(
+                f"scaled_mm of {shape_text(t.handle)}; expected two matrices"
             )
     wholly = by_row.numel() == 1 and by_column.numel() == 1
     rows, columns = (x.shape[0], 1), (1, other.shape[1])
     if wholly:
         by_row, by_column = f.reshape(by_row, 1, 1), f.reshape(by_column, 1, 1)
     elif tuple(by_row.shape) != rows or tuple(by_column.shape) != columns:
-        raise ShapeError(
+        raise ShapeError.here(
             f"scaled_mm with scales {shape_text(by_row.handle)} and "
             f"{shape_text(by_column.handle)}; expected one number each, or the shapes "
-            f"{rows} and {columns}",
-            user_location(),
+            f"{rows} and {columns}"
         )
     return by_row, by_column
 
@@ -845,17 +827,14 @@ def multi_margin_loss(
 ) -> Any:
     """By how much other classes are not below the labelled one by a margin."""
     if p not in (1, 2):
-        raise UnsupportedError(
-            f"multi_margin_loss: p={p}; expected 1 or 2", user_location()
-        )
+        raise UnsupportedError.here(f"multi_margin_loss: p={p}; expected 1 or 2")
     single = input.ndim == 1
     x = f.unsqueeze(input, 0) if single else input
     label = f.reshape(target, -1) if single else target
     if x.ndim != 2 or label.ndim != 1:
-        raise ShapeError(
+        raise ShapeError.here(
             f"labels {tuple(target.shape)} for {tuple(input.shape)}; expected one for "
-            "each row of classes",
-            user_location(),
+            "each row of classes"
         )
     label = f.none_below_zero(label, x, 1)
     own = f.take_along_dim(x, f.expand_dims(label, 1), 1)
@@ -931,16 +910,14 @@ def isclose(
     x, y = as_tensor("isclose", x), as_tensor("isclose", y)
     _check_alike("isclose", x, y)
     if x.handle.value.dtype == boolean:
-        raise DTypeError("isclose of truth values; compare with ==", user_location())
+        raise DTypeError.here("isclose of truth values; compare with ==")
     if equal_nan:
-        raise UnsupportedError(
-            f"isclose with equal_nan=True cannot be traced; {NO_NUMBERS}",
-            user_location(),
+        raise UnsupportedError.here(
+            f"isclose with equal_nan=True cannot be traced; {NO_NUMBERS}"
         )
     if rtol < 0 or atol < 0:
-        raise UnsupportedError(
-            f"isclose with rtol={rtol}, atol={atol}; expected 0 or more",
-            user_location(),
+        raise UnsupportedError.here(
+            f"isclose with rtol={rtol}, atol={atol}; expected 0 or more"
         )
     apart = f.abs(x - y)
     # Of an infinite difference and an infinite tolerance there is no difference.
@@ -951,10 +928,9 @@ def isclose(
 def _check_alike(what: str, x: Tensor, y: Tensor) -> None:
     dtypes = x.handle.value.dtype, y.handle.value.dtype
     if dtypes[0] != dtypes[1]:
-        raise DTypeError(
+        raise DTypeError.here(
             f"{what} of {dtypes[0]} and {dtypes[1]}: PyTorch takes one dtype there; "
-            "convert one of them",
-            user_location(),
+            "convert one of them"
         )
 
 
@@ -983,9 +959,8 @@ def bucketize(
     x = as_tensor("bucketize", input)
     edges = as_tensor("bucketize", boundaries)
     if edges.ndim != 1:
-        raise ShapeError(
-            f"bucketize by boundaries of rank {edges.ndim}; expected a vector",
-            user_location(),
+        raise ShapeError.here(
+            f"bucketize by boundaries of rank {edges.ndim}; expected a vector"
         )
     return _below(x, edges, right=right, out_int32=out_int32)
 
@@ -1011,10 +986,9 @@ def searchsorted(
     number = not isinstance(input, Tensor)
     x = filled(rows, (), input) if number else input
     if rows.ndim != 1 and tuple(rows.shape[:-1]) != tuple(x.shape[:-1]):
-        raise ShapeError(
+        raise ShapeError.here(
             f"searchsorted of {shape_text(x.handle)} in {shape_text(rows.handle)}: "
-            "expected one row for all, or one for each row",
-            user_location(),
+            "expected one row for all, or one for each row"
         )
     rows = rows if rows.ndim == 1 else f.expand_dims(rows, -2)
     return _below(x, rows, right=right, out_int32=out_int32)
@@ -1058,10 +1032,9 @@ OF_UNKNOWN_SHAPE = {
 
 def _of_unknown_shape(name: str, advice: str) -> Callable[..., Any]:
     def refused(*_: Any, **__: Any) -> NoReturn:
-        raise UnsupportedError(
+        raise UnsupportedError.here(
             f"{name}, of which the number of results depends on the data: a program's "
-            f"shapes are known while it is traced; use {advice}",
-            user_location(),
+            f"shapes are known while it is traced; use {advice}"
         )
 
     return refused
@@ -1087,10 +1060,9 @@ def cdist(
     x, y = as_tensor("cdist", x1), as_tensor("cdist", x2)
     _check_alike("cdist", x, y)
     if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-1] or p < 0:
-        raise ShapeError(
+        raise ShapeError.here(
             f"cdist of {tuple(x.shape)} and {tuple(y.shape)} with p={p}; expected rows "
-            "of one length, and an order of 0 or more",
-            user_location(),
+            "of one length, and an order of 0 or more"
         )
     return _between(f.expand_dims(x, -2), f.expand_dims(y, -3), p)
 
@@ -1115,10 +1087,9 @@ def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
     at = normal_axis(dim, x.ndim, "renorm")
     others = tuple(i for i in range(x.ndim) if i != at)
     if not others or p <= 0 or maxnorm < 0:
-        raise ShapeError(
+        raise ShapeError.here(
             f"renorm of a tensor of rank {x.ndim} with p={p}, maxnorm={maxnorm}; "
-            "expected two axes or more, a positive order and a norm of 0 or more",
-            user_location(),
+            "expected two axes or more, a positive order and a norm of 0 or more"
         )
     norm = c.vector_norm(x, p, others, True)
     factor = maxnorm / (norm + _BESIDE_A_NORM)
@@ -1139,7 +1110,7 @@ def _areas(what: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]:
     y = as_tensor(what, y)
     at = normal_axis(dim, y.ndim, what)
     if y.shape[at] == 1:
-        raise ShapeError(f"{what} of one point has no areas", user_location())
+        raise ShapeError.here(f"{what} of one point has no areas")
     sooner, later = _neighbours(y, at)
     if x is None:
         return (sooner + later) * (1.0 if dx is None else dx), at
@@ -1183,17 +1154,15 @@ def gradient(
     apart = list(spacing) if several else [spacing] * len(axes)
     least = edge_order + 1
     if len(apart) != len(axes) or edge_order not in (1, 2):
-        raise ShapeError(
+        raise ShapeError.here(
             f"gradient along {len(axes)} axes with {len(apart)} spacings and "
             f"edge_order={edge_order}; expected as many spacings, and an order of 1 "
-            "or 2",
-            user_location(),
+            "or 2"
         )
     if any(int(x.shape[at]) < least for at in axes):
-        raise ShapeError(
+        raise ShapeError.here(
             f"gradient of {shape_text(x.handle)}; expected {least} elements or more "
-            "along each axis",
-            user_location(),
+            "along each axis"
         )
     x = f.as_floats(x)
     pairs = zip(axes, apart, strict=True)
@@ -1242,10 +1211,9 @@ def _last_two(count: int) -> tuple[int, int]:
 def pdist(input: Any, p: float = 2.0) -> Any:
     """The distances of all pairs of rows of a matrix."""
     if input.ndim != 2 or input.shape[0] < 2:
-        raise ShapeError(
+        raise ShapeError.here(
             f"pdist of {shape_text(input.handle)}; expected a matrix of two rows or "
-            "more",
-            user_location(),
+            "more"
         )
     rows, columns = _pairs(input, 2, replacement=False)
     return vector_norm(input[rows] - input[columns], p, -1)
@@ -1277,9 +1245,8 @@ def cov(
     """
     x = as_tensor("cov", input)
     if x.ndim > 2:
-        raise ShapeError(
-            f"cov of {shape_text(x.handle)}; expected rows of a matrix, or one",
-            user_location(),
+        raise ShapeError.here(
+            f"cov of {shape_text(x.handle)}; expected rows of a matrix, or one"
         )
     x = x if x.ndim > 1 else f.reshape(x, 1, -1)
     weights = [w for w in (fweights, aweights) if w is not None]
@@ -1337,10 +1304,9 @@ def sum_to_size(x: Any, *size: Any) -> Any:
     more = x.ndim - len(wanted)
     pairs = zip(tuple(x.shape)[max(more, 0) :], wanted, strict=False)
     if more < 0 or any(n not in (1, own) for own, n in pairs):
-        raise ShapeError(
+        raise ShapeError.here(
             f"sum_to_size of {tuple(x.shape)} to {tuple(wanted)}; expected extents "
-            "that are the same or 1",
-            user_location(),
+            "that are the same or 1"
         )
     shared = [at for at, n in enumerate(wanted, more) if n == 1 and x.shape[at] != 1]
     x = f.sum(x, shared, keepdims=True) if shared else x

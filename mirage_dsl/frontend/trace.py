@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -26,6 +26,7 @@ from mirage_dsl.core.types import TensorSpec, f32
 from mirage_dsl.frontend.arguments import (
     STATE,
     Arguments,
+    Function,
     Leaf,
     ModuleFunction,
     bind_arguments,
@@ -63,8 +64,6 @@ from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CONVERSIONS, ROUNDINGS
 from mirage_dsl.rewrite.casts import with_early_floats, without_unseen_roundings
 from mirage_dsl.rewrite.concats import updates_chosen
-
-Function = Callable[..., Any]
 
 MOST_SINGLE = 3
 """Traces that put slices and concatenations by themselves only where they were seen to
@@ -259,9 +258,8 @@ def _mode() -> type[Any]:
             if make is None:
                 return func(*args, **told, **kept_back(func, args, told))
             if told.get("out") is not None:
-                raise UnsupportedError(
-                    f"torch.{func.__name__}: out= is not possible; use the result",
-                    user_location(),
+                raise UnsupportedError.here(
+                    f"torch.{func.__name__}: out= is not possible; use the result"
                 )
             return make(*args, **{n: o for n, o in told.items() if n not in _SILENT})
 

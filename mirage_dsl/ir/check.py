@@ -19,6 +19,7 @@ from mirage_dsl.core.types import (
     MemorySpace,
     Scalar,
     TensorType,
+    Types,
     axis_text,
     boolean,
     bounded,
@@ -101,7 +102,7 @@ class BlockView:
 
     block: ir.BlockGraph
     index: int
-    outer: Mapping[str, TensorType]
+    outer: Types
     extents: Extents
 
     @property
@@ -135,9 +136,7 @@ class BlockView:
                 types[node.result] = found
         return types, problems
 
-    def _operands_known(
-        self, node: ir.BlockNode, types: Mapping[str, TensorType]
-    ) -> bool:
+    def _operands_known(self, node: ir.BlockNode, types: Types) -> bool:
         if isinstance(node, ir.Load):
             return node.source in self.outer
         return all(v in types for v in operands_of(node))
@@ -555,7 +554,7 @@ def _joins(view: BlockView) -> Iterator[Diagnostic]:
     known = {d.name for load in view.block.loads for d in ir.dims_of(load.axes)}
     first: dict[str, tuple[Counter[Dim], int]] = {}
     for node in joins:
-        to, pieces = str(node.attr("to")), _joined_pieces(view, node)
+        to, pieces = node.dim("to"), _joined_pieces(view, node)
         if pieces is None:
             continue
         other = first.setdefault(to, pieces)
@@ -1020,7 +1019,7 @@ def _library_extents(view: KernelView) -> Iterator[Diagnostic]:
                 )
 
 
-def _library_problem(node: ir.Apply, extents: Mapping[str, int | None]) -> str | None:
+def _library_problem(node: ir.Apply, extents: Extents) -> str | None:
     """What is wrong with the extents of a library operator's dims, or None."""
     carried = node.op.carried
     whole = {

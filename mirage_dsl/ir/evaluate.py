@@ -230,6 +230,10 @@ class NamedArrays(Generic[V]):
     def masked(self, named: Named[V], labels: Iterable[Label], fill: float) -> Named[V]:
         """`fill` in place of the padding along the axes `labels`."""
         masks = [named.masks[n] for n in labels if n in named.masks]
+        return self.under(masks, named, fill)
+
+    def under(self, masks: Sequence[Inside], named: Named[V], fill: float) -> Named[V]:
+        """`fill` in the place of what one of the masks leaves out."""
         if not masks:
             return named
         keep = masks[0].aligned(named.labels)
@@ -449,10 +453,9 @@ class NamedArrays(Generic[V]):
                 return self.view(node, operands[0], extents)
             case Kind.GATHER:
                 source, index = operands
-                return self.gather(node.op, source, index, str(node.attr("dim")))
+                return self.gather(node.op, source, index, node.dim("dim"))
             case Kind.CONCAT:
-                joined, to = node.attr("dims"), str(node.attr("to"))
-                assert isinstance(joined, tuple)
+                joined, to = node.dims("dims"), node.dim("to")
                 return self.concat(operands, joined, to)
             case Kind.LIBRARY:
                 assert extents is not None, node

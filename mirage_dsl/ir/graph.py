@@ -258,6 +258,16 @@ class Apply:
         alone = (Kind.CONCAT, Kind.GATHER, Kind.LIBRARY)
         return self.is_view or self.op.kind in alone or len(self.along) > 1
 
+    def dim(self, name: str) -> str:
+        """The attribute called `name`, which names a dim."""
+        return str(self.attr(name))
+
+    def dims(self, name: str) -> tuple[str, ...]:
+        """The attribute called `name`, which names dims."""
+        value = self.attr(name)
+        assert isinstance(value, tuple)
+        return value
+
     def axes(self, name: str) -> tuple[tuple[str, ...], ...]:
         """The attribute called `name`, which tells axes."""
         value = self.attr(name)

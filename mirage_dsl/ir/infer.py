@@ -21,6 +21,7 @@ from mirage_dsl.core.types import (
     MemorySpace,
     Scalar,
     TensorType,
+    Types,
     axis_text,
     boolean,
     dtype_named,
@@ -472,7 +473,7 @@ def _factored_type(
 def _gather_type(
     node: ir.Apply, source: TensorType, index: TensorType, space: MemorySpace
 ) -> TensorType:
-    dim = str(node.attr("dim"))
+    dim = node.dim("dim")
     if dim not in source.names:
         raise CheckError(f"{node.op.name}: the operand has no dim {dim}")
     piece = source.dim(dim)
@@ -496,8 +497,7 @@ def _gather_type(
 def _concat_type(
     node: ir.Apply, types: Sequence[TensorType], space: MemorySpace
 ) -> TensorType:
-    joined, to = dict(node.attrs)["dims"], str(node.attr("to"))
-    assert isinstance(joined, tuple)
+    joined, to = node.dims("dims"), node.dim("to")
     if len(joined) != len(types) or not types:
         raise CheckError(
             f"{node.op.name} takes one dim per operand, "
@@ -590,9 +590,7 @@ def library_shapes(
     return [shape(axes) for axes in operand_axes(node)], shape(made)
 
 
-def block_types(
-    block: ir.BlockGraph, outer: Mapping[str, TensorType]
-) -> dict[str, TensorType]:
+def block_types(block: ir.BlockGraph, outer: Types) -> dict[str, TensorType]:
     """Types of all values of a block, given those of the kernel level.
 
     Raises:
@@ -606,19 +604,13 @@ def block_types(
     return dict(known[1])
 
 
-def keep_block_types(
-    block: ir.BlockGraph,
-    outer: Mapping[str, TensorType],
-    types: Mapping[str, TensorType],
-) -> None:
+def keep_block_types(block: ir.BlockGraph, outer: Types, types: Types) -> None:
     """Spare `block_types` a block whose types somebody inferred while making it."""
     given = tuple(outer.get(s) for s in block.sources)
     block.__dict__["_block_types"] = given, dict(types)
 
 
-def _block_types(
-    block: ir.BlockGraph, outer: Mapping[str, TensorType]
-) -> dict[str, TensorType]:
+def _block_types(block: ir.BlockGraph, outer: Types) -> dict[str, TensorType]:
     types: dict[str, TensorType] = {}
     for node in block.nodes:
         inferred = block_node_type(node, block, types, outer)
@@ -628,10 +620,7 @@ def _block_types(
 
 
 def block_node_type(
-    node: ir.BlockNode,
-    block: ir.BlockGraph,
-    types: Mapping[str, TensorType],
-    outer: Mapping[str, TensorType],
+    node: ir.BlockNode, block: ir.BlockGraph, types: Types, outer: Types
 ) -> TensorType:
     """The type of one node's result; for a store, that of the tensor it writes.
 
@@ -683,13 +672,13 @@ def check_stored(node: ir.Store, stored: DType) -> None:
         )
 
 
-def _lookup(name: str, types: Mapping[str, TensorType]) -> TensorType:
+def _lookup(name: str, types: Types) -> TensorType:
     if name not in types:
         raise CheckError(f"unknown value {name}")
     return types[name]
 
 
-def _load_type(node: ir.Load, outer: Mapping[str, TensorType]) -> TensorType:
+def _load_type(node: ir.Load, outer: Types) -> TensorType:
     source = _lookup(node.source, outer)
     whole = tuple(tuple(d.whole for d in axis) for axis in node.axes)
     if whole != source.axes:
@@ -702,7 +691,7 @@ def _load_type(node: ir.Load, outer: Mapping[str, TensorType]) -> TensorType:
 
 
 def _accumulator_type(
-    node: ir.Accumulate, types: Mapping[str, TensorType], block: ir.BlockGraph
+    node: ir.Accumulate, types: Types, block: ir.BlockGraph
 ) -> TensorType:
     operand = _lookup(node.operand, types)
     dims = operand.dims

@@ -87,15 +87,18 @@ def partial_base(name: str, block: ir.BlockGraph) -> str | None:
     return base if block.grid_split(base) is not None else None
 
 
-def derived_extents(graph: ir.KernelGraph, extents: Extents) -> dict[str, int | None]:
+def derived_extents(
+    graph: ir.KernelGraph, extents: Extents | None = None
+) -> dict[str, int | None]:
     """All extents, those that follow from others computed anew.
 
     These are the dims that views and concatenations make, and the dims `k#` over the
-    parts of a split dim.  What follows wins over what `extents` says; where nothing
-    follows, because an extent is unknown, the entry stays as it is.
+    parts of a split dim.  What follows wins over what `extents` says, those of the
+    graph unless given; where nothing follows, because an extent is unknown, the entry
+    stays as it is.
     """
     look()
-    known = dict(extents)
+    known = dict(graph.extent_of if extents is None else extents)
     for node in graph.nodes:
         if isinstance(node, ir.Apply):
             _learn(known, _made_by(node, known))
@@ -136,7 +139,7 @@ def with_symbolic(graph: ir.KernelGraph, dims: Collection[str]) -> ir.KernelGrap
 
 def with_derived_extents(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The graph with the extents that follow from its nodes."""
-    return graph.with_extents(derived_extents(graph, graph.extent_of))
+    return graph.with_extents(derived_extents(graph))
 
 
 def view_nodes(graph: ir.KernelGraph) -> Iterator[tuple[ir.Apply, frozenset[str]]]:

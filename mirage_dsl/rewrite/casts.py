@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mirage_dsl.core.types import DType, TensorType, boolean, f16, f32, promote
+from mirage_dsl.core.types import DType, TensorType, Types, boolean, f16, f32, promote
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.ranges import (
     Whole,
@@ -75,9 +75,7 @@ def without_casts(block: ir.BlockGraph) -> ir.BlockGraph:
 
 
 def insert_casts(
-    block: ir.BlockGraph,
-    outer: Mapping[str, TensorType],
-    unfused: Mapping[str, DType] | None = None,
+    block: ir.BlockGraph, outer: Types, unfused: Mapping[str, DType] | None = None
 ) -> ir.BlockGraph:
     """The same block with equal operand dtypes at every product.  Idempotent.
 
@@ -99,10 +97,7 @@ class _Caster:
     """Copies nodes one by one and puts casts where they are needed."""
 
     def __init__(
-        self,
-        block: ir.BlockGraph,
-        outer: Mapping[str, TensorType],
-        unfused: Mapping[str, DType],
+        self, block: ir.BlockGraph, outer: Types, unfused: Mapping[str, DType]
     ) -> None:
         self.block = block
         self.outer = outer
@@ -259,9 +254,7 @@ def with_early_floats(program: ir.KernelGraph) -> ir.KernelGraph:
     return replace(program, nodes=tuple(nodes))
 
 
-def _kernel_ranges(
-    program: ir.KernelGraph, types: Mapping[str, TensorType]
-) -> dict[str, Whole | None]:
+def _kernel_ranges(program: ir.KernelGraph, types: Types) -> dict[str, Whole | None]:
     """Between which numbers the integers of a program are."""
     found = {i.name: range_of_format(i.type.dtype) for i in program.inputs}
     for node in program.applies:

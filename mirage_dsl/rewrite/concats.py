@@ -49,7 +49,7 @@ from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.infer import apply_type, kernel_types
-from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import (
     depending,
     makers,
@@ -90,18 +90,17 @@ def name_whole_parts(program: ir.KernelGraph) -> ir.KernelGraph:
 
 def _whole_parts(program: ir.KernelGraph) -> Iterator[tuple[str, str]]:
     """Dims of slices, each with the concatenated dim that it shows all of."""
-    extents = derived_extents(program, program.extent_of)
+    extents = derived_extents(program)
     slices = [n for n in program.applies if n.op is table.SLICE]
     for node in program.applies:
-        joined = node.attr("dims") if node.op.kind is Kind.CONCAT else ()
-        assert isinstance(joined, tuple)
+        joined = node.dims("dims") if node.op.kind is Kind.CONCAT else ()
         start = 0
         for dim in joined:
             stop = start + (extents[dim] or 0)
             for part in slices:
                 place = part.attr("dim"), part.attr("start"), part.attr("stop")
                 if place == (node.attr("to"), start, stop):
-                    yield str(part.attr("to")), dim
+                    yield part.dim("to"), dim
             start = stop
 
 
@@ -140,7 +139,7 @@ def take_apart(program: ir.KernelGraph) -> ir.KernelGraph:
     graph = replace(program, nodes=tuple(parts.nodes))
     try:
         graph = expand(graph)
-        return graph.with_extents(derived_extents(graph, graph.extent_of))
+        return with_derived_extents(graph)
     except CheckError:
         return program
 
@@ -158,7 +157,7 @@ class _Parts:
     def __post_init__(self) -> None:
         self.makers = makers(self.program)
         self.types = kernel_types(self.program)
-        self.extents = derived_extents(self.program, self.program.extent_of)
+        self.extents = derived_extents(self.program)
         self.taken = values_of(self.program)
 
     def keep(self, node: ir.Apply, dim: str | None) -> None:
@@ -199,9 +198,7 @@ class _Parts:
     def _pieces(self, node: ir.Apply, dim: str) -> tuple[str, ...]:
         """The dims that are joined to `dim` by the first concatenation to it."""
         if node.op.kind is Kind.CONCAT and node.attr("to") == dim:
-            dims = node.attr("dims")
-            assert isinstance(dims, tuple)
-            return dims
+            return node.dims("dims")
         for value in node.values:
             maker = self.makers.get(value)
             if maker and self._has(value, dim) and self._is_joined(maker, dim):
@@ -245,8 +242,7 @@ class _Parts:
         self, node: ir.Apply, dim: str, number: int, pieces: tuple[str, ...]
     ) -> str:
         """An operand of a concatenation, its dim renamed to that of the part."""
-        dims = node.attr("dims")
-        assert isinstance(dims, tuple)
+        dims = node.dims("dims")
         sizes = [self.extents.get(d) for d in dims]
         if node.attr("to") != dim or sizes != [self.extents.get(d) for d in pieces]:
             raise _StuckError
@@ -328,7 +324,7 @@ class Picking:
 
     def __post_init__(self) -> None:
         self.types = dict(kernel_types(self.program))
-        self.extents = derived_extents(self.program, self.program.extent_of)
+        self.extents = derived_extents(self.program)
         self.makers = dict(makers(self.program))
         self._fresh = FreshNames(self.program).fresh
         self._known: dict[tuple[object, ...], str] = {}
@@ -340,14 +336,14 @@ class Picking:
         """Whether it is a concatenation of dims of known extents."""
         if node.op.kind is not Kind.CONCAT:
             return False
-        sizes = [self.extents.get(d) for d in (*_joined(node), str(node.attr("to")))]
+        sizes = [self.extents.get(d) for d in (*node.dims("dims"), node.dim("to"))]
         return all(s is not None and s < LONGEST for s in sizes)
 
     def keep(self, node: ir.Apply) -> None:
         """Write a node; in the place of a concatenation what it picks."""
         node = with_operands(node, self.names)
         if self.is_pickable(node):
-            at = self.position(str(node.attr("to")))
+            at = self.position(node.dim("to"))
             made = self._chosen(node, at)
             if isinstance(made, str):
                 self.names[node.result] = made
@@ -369,7 +365,7 @@ class Picking:
         """Elements of the part in which a position lies, of the first ones if not."""
         found: list[ir.Operand] = []
         within: list[str] = []
-        parts = list(zip(node.values, _joined(node), strict=True))
+        parts = list(zip(node.values, node.dims("dims"), strict=True))
         for number, (part, dim) in enumerate(parts):
             inside = at
             if number < len(parts) - 1:
@@ -430,7 +426,7 @@ class Picking:
         if node.op is table.INSERT and attrs["to"] == dim:
             return node.values[0]
         if node.op is table.RENAME and attrs["to"] == (dim,):
-            return self.picked(node.values[0], at, _joined(node)[0])
+            return self.picked(node.values[0], at, node.dims("dims")[0])
         return self._gather(value, at, dim)
 
     def _gather(self, value: str, at: str, dim: str) -> str:
@@ -464,13 +460,6 @@ class Picking:
         types = [self.types[v] for v in node.values]
         self.types[node.result] = apply_type(node, types, in_block=False)
         return node.result
-
-
-def _joined(node: ir.Apply) -> tuple[str, ...]:
-    """The dims that a concatenation joins, or that a view renames."""
-    dims = node.attr("dims")
-    assert isinstance(dims, tuple)
-    return dims
 
 
 # -- Writes to a part of an argument ---------------------------------------------------
@@ -524,8 +513,7 @@ def _update(program: ir.KernelGraph, node: ir.Apply) -> Overwrite | None:
     it in turn, and a rotation of a part of a tensor is one kernel as a concatenation.
     """
     extents, made = program.extent_of, makers(program)
-    dims = node.attr("dims")
-    assert isinstance(dims, tuple)
+    dims = node.dims("dims")
     sizes = [extents.get(d) for d in dims]
     known = [size for size in sizes if size is not None]
     whole, sources = sum(known), {i.name for i in program.inputs}
@@ -564,7 +552,7 @@ def _shown(made: Mapping[str, ir.Apply], value: str, dim: str) -> tuple[str, str
 
 def _chosen(program: ir.KernelGraph, update: Overwrite) -> ir.KernelGraph | None:
     """The program with a choice in the place of a concatenation, if that can be."""
-    to = str(update.node.attr("to"))
+    to = update.node.dim("to")
     types = kernel_types(program).values()
     if any({to, update.dim} <= set(t.names) for t in types):
         return None

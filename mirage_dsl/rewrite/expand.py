@@ -77,9 +77,7 @@ class _Counted:
         if node.op is not table.RENAME or node.values[0] not in self.by_name:
             return None
         index = self.by_name[node.values[0]]
-        old, new = node.attr("dims"), node.attr("to")
-        assert isinstance(old, tuple)
-        assert isinstance(new, tuple)
+        old, new = node.dims("dims"), node.dims("to")
         to = dict(zip(old, new, strict=True))
         axis = tuple(Dim(to.get(d.name, d.name)) for d in index.axis)
         if axis not in self._names:

@@ -57,7 +57,7 @@ from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import lies_with_channels_last, with_channels_last
 from mirage_dsl.ir.canonical import new_name
 from mirage_dsl.ir.infer import kernel_types, operand_axes
-from mirage_dsl.ir.maps import derived_extents, with_derived_extents
+from mirage_dsl.ir.maps import Extents, derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import map_nodes, renamed, values_of, with_returned
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST, FLATTEN, RENAME, UNFLATTEN
@@ -131,9 +131,7 @@ def side_by_side(program: ir.KernelGraph) -> Groups:
     return groups
 
 
-def _short_enough(
-    chain: Sequence[str], extents: Mapping[str, int | None]
-) -> list[tuple[str, ...]]:
+def _short_enough(chain: Sequence[str], extents: Extents) -> list[tuple[str, ...]]:
     """A chain in pieces that can be indexed, those at its end as long as can be."""
     pieces: list[tuple[str, ...]] = []
     left = list(chain)
@@ -153,7 +151,7 @@ class _Dims:
     def __init__(self, program: ir.KernelGraph) -> None:
         self.program = program
         self.types = kernel_types(program)
-        self.extents = derived_extents(program, program.extent_of)
+        self.extents = derived_extents(program)
 
     @cached_property
     def own(self) -> tuple[ir.Apply, ...]:
@@ -235,9 +233,7 @@ class _Dims:
         found: list[dict[str, str]] = []
         for node in self.own:
             if node.op is RENAME:
-                old, new = node.attr("dims"), node.attr("to")
-                assert isinstance(old, tuple)
-                assert isinstance(new, tuple)
+                old, new = node.dims("dims"), node.dims("to")
                 pairs = list(zip(old, new, strict=True))
                 found += [dict(pairs), {b: a for a, b in pairs}]
         return found

@@ -75,7 +75,7 @@ from mirage_dsl.ir.builder import one_over
 from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check import MAX_GRID_DIMS, check
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.maps import derived_extents, parts
+from mirage_dsl.ir.maps import derived_extents, parts, with_derived_extents
 from mirage_dsl.ir.text.printer import bounds_text, settled_text
 from mirage_dsl.ir.walk import live, map_blocks, read_by, users, with_operands
 from mirage_dsl.ops import table
@@ -163,7 +163,7 @@ def split_loop(
     nodes = list(graph.nodes)
     nodes[number : number + 1] = [split.first(count), split.second()]
     made = replace(graph, nodes=tuple(nodes))
-    made = made.with_extents(derived_extents(made, made.extent_of))
+    made = with_derived_extents(made)
     return None if check(made) else made
 
 
@@ -530,7 +530,7 @@ def _evened(block: ir.BlockGraph, graph: ir.KernelGraph) -> ir.BlockGraph:
     """
     types, bounding = kernel_types(graph), {b.dim for b in block.bounds}
     read = {n.source for n in block.loads if any(d.loop for d in ir.dims_of(n.axes))}
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
     size = 0
     for kind in (types[name] for name in read):
         if kind.space is not MemorySpace.NOWHERE:

@@ -29,7 +29,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from mirage_dsl.core.errors import CheckError
-from mirage_dsl.core.types import Axis, Dim, TensorType, f32, scalar
+from mirage_dsl.core.types import Axis, Dim, Types, f32, scalar
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.bounds import (
@@ -66,7 +66,7 @@ from mirage_dsl.ops import table
 
 def shifted_alike(
     block: ir.BlockGraph,
-    types: Mapping[str, TensorType],
+    types: Types,
     companions: Collection[str],
     shift: str,
     kept: Collection[str],
@@ -161,9 +161,7 @@ def _shifts(program: ir.KernelGraph) -> list[str]:
 
 
 def _removable(
-    program: ir.KernelGraph,
-    shifts: Sequence[str],
-    types: Mapping[str, TensorType] | None,
+    program: ir.KernelGraph, shifts: Sequence[str], types: Types | None
 ) -> set[str]:
     """Shifts that are only subtracted, or read by such shifts.
 
@@ -183,10 +181,7 @@ def _removable(
 
 
 def _moves(
-    node: ir.Apply,
-    shift: str,
-    shifts: Collection[str],
-    types: Mapping[str, TensorType] | None,
+    node: ir.Apply, shift: str, shifts: Collection[str], types: Types | None
 ) -> bool:
     """Whether it is `x ± shift`, or `shift ± x` where x is no shift itself."""
     if node.op not in (table.ADD, table.SUB):

@@ -46,7 +46,7 @@ from mirage_dsl.core.types import (
     Dim,
     MemorySpace,
     Scalar,
-    TensorType,
+    Types,
     boolean,
     flat_type,
     i64,
@@ -56,7 +56,7 @@ from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, free_name, longer_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import (
     live,
     makers,
@@ -117,7 +117,7 @@ def sink_views(program: ir.KernelGraph) -> ir.KernelGraph:
     graph = replace(sinker.program, nodes=tuple(sinker.nodes))
     graph = with_returned(graph, names)
     # What is seen in parts may be there already.
-    return expand(graph.with_extents(derived_extents(graph, graph.extent_of)))
+    return expand(with_derived_extents(graph))
 
 
 def share_views(program: ir.KernelGraph) -> ir.KernelGraph:
@@ -216,7 +216,7 @@ class _ViewSinker:
     def __post_init__(self) -> None:
         self.makers = makers(self.program)
         self.types = kernel_types(self.program)
-        self.extents = derived_extents(self.program, self.program.extent_of)
+        self.extents = derived_extents(self.program)
         self.taken = values_of(self.program)
 
     def seen(self, name: str, looks: Looks) -> str:
@@ -303,8 +303,7 @@ class _ViewSinker:
         self, node: ir.Apply, first: int, stop: int
     ) -> Iterator[tuple[str, Look]]:
         """Operands of a concatenation that lie in a range, and what of them does."""
-        joined, start = node.attr("dims"), 0
-        assert isinstance(joined, tuple)
+        joined, start = node.dims("dims"), 0
         for value, dim in zip(node.values, joined, strict=True):
             size = self.extents.get(dim)
             if size is None:
@@ -408,7 +407,7 @@ class _GatherSinker:
     def __init__(self, program: ir.KernelGraph) -> None:
         self._types = kernel_types(program)
         self._makers = makers(program)
-        self._extents = derived_extents(program, program.extent_of)
+        self._extents = derived_extents(program)
         self._names = FreshNames(program)
 
     def nodes_for(
@@ -421,7 +420,7 @@ class _GatherSinker:
 
     def _sunk(self, node: ir.Apply) -> list[ir.Apply]:
         """A gather, moved as far as it can be."""
-        (source, index), dim = node.values, str(node.attr("dim"))
+        (source, index), dim = node.values, node.dim("dim")
         if self._types[source].space is MemorySpace.NOWHERE:
             return self._counted(node, index, dim)
         maker = self._makers.get(source)
@@ -621,7 +620,7 @@ class _Fusing:
         self, gather: ir.Apply, pieces: Mapping[str, Dim], nodes: list[ir.BlockNode]
     ) -> ir.Apply:
         """A gather in the block, of these pieces."""
-        (source, index), dim = gather.values, str(gather.attr("dim"))
+        (source, index), dim = gather.values, gather.dim("dim")
         at = self._copied(index, pieces, nodes)
         table = self._loaded(source, {**pieces, dim: Dim(dim)}, nodes)
         return replace(gather, operands=(table, at))
@@ -714,7 +713,7 @@ def _without_twins(block: ir.BlockGraph) -> ir.BlockGraph:
     return map_nodes(block, kept)
 
 
-def _is_of_integers(node: ir.ValueNode, types: Mapping[str, TensorType]) -> bool:
+def _is_of_integers(node: ir.ValueNode, types: Types) -> bool:
     """Whether a node computes integers or truth values, one by one."""
     by_element = isinstance(node, ir.Apply) and node.op.kind is Kind.ELEMENTWISE
     dtype = types[node.result].dtype

@@ -605,7 +605,7 @@ def row_length(program: ir.KernelGraph) -> int:
     squares = _Squares.of(program)
     if squares is None:
         return 0
-    extents = derived_extents(program, program.extent_of)
+    extents = derived_extents(program)
     return prod(extents[d] or 0 for d in squares.over)
 
 
@@ -711,7 +711,7 @@ class _Places:
 
     def part(self, longest: int) -> _Part | None:
         """What a part is; None if it is the row, or short."""
-        extents = derived_extents(self.program, self.program.extent_of)
+        extents = derived_extents(self.program)
         inner: list[str] = []
         length, cut = 1, None
         for dim in reversed(self._in_memory()):

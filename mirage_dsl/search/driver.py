@@ -880,7 +880,7 @@ class _Driver:
         A kernel each, where none holds a row; what was read before may be in L2.
         """
         hardware, types = self.segments.hardware, kernel_types(form)
-        extents = derived_extents(form, form.extent_of)
+        extents = derived_extents(form)
         kernel = hardware.launch + hardware.ramp - hardware.dependent
         total = 0.0
         for names in read_in_turn(form):

@@ -27,7 +27,7 @@ from mirage_dsl.ir.analysis.launches import calls
 from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.maps import Extents, derived_extents
 from mirage_dsl.ir.walk import (
     depending,
     live,
@@ -80,9 +80,9 @@ class Cutter:
         return kernel_types(self.program)
 
     @cached_property
-    def extents(self) -> Mapping[str, int | None]:
+    def extents(self) -> Extents:
         """Extents of all dims."""
-        return derived_extents(self.program, self.program.extent_of)
+        return derived_extents(self.program)
 
     @cached_property
     def free(self) -> dict[str, ir.Apply]:
@@ -299,7 +299,7 @@ class Cutter:
     def made_before(self, segment: ir.KernelGraph, most: float) -> frozenset[str]:
         """Inputs of a segment that an earlier one makes, of fewer bytes than `most`."""
         own = {i.name for i in self.program.given}
-        extents = derived_extents(segment, segment.extent_of)
+        extents = derived_extents(segment)
         return frozenset(
             i.name
             for i in segment.inputs
@@ -451,7 +451,7 @@ def shift_carriers(program: ir.KernelGraph) -> frozenset[str]:
     except UnsupportedError:
         return frozenset(depending(nodes, shifts))
     types = kernel_types(small)
-    extents = derived_extents(small, small.extent_of)
+    extents = derived_extents(small)
     sizes = (math.prod(extents[d] or 1 for d in t.names) for t in types.values())
     if max(sizes) > MOST_EVALUATED:
         return frozenset(depending(nodes, shifts))

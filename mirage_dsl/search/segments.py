@@ -19,7 +19,7 @@ from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import GRID_AXES, Hardware
-from mirage_dsl.core.types import TensorType, f64
+from mirage_dsl.core.types import Types, f64
 from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import estimate, least_microseconds, library_kernel
 from mirage_dsl.cost.footprint import never_fits
@@ -380,7 +380,7 @@ class SegmentSearch:
         found = sizes_of_all(
             [UnsizedBlock(b, self.constraints.sizes(b)) for b in blocks],
             outer,
-            derived_extents(graph, graph.extent_of),
+            derived_extents(graph),
             hardware=self.hardware,
             keep=self.keep,
             tally=tally,
@@ -399,7 +399,7 @@ class SegmentSearch:
         self,
         segment: ir.KernelGraph,
         cast: ir.BlockGraph,
-        types: Mapping[str, TensorType],
+        types: Types,
         family: Sequence[ir.BlockGraph],
     ) -> Sequence[ir.BlockGraph]:
         """The structures of a family of which no tile is too large at any sizes.
@@ -432,7 +432,7 @@ class SegmentSearch:
 
     def _beside(self, graph: ir.KernelGraph, inside: AbstractSet[str]) -> float:
         """The estimate in µs of what a one-kernel μGraph leaves to the library."""
-        types, extents = kernel_types(graph), derived_extents(graph, graph.extent_of)
+        types, extents = kernel_types(graph), derived_extents(graph)
         return sum(
             library_kernel(n, types, extents, inside, self.hardware).microseconds
             for n in graph.nodes

@@ -29,7 +29,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SearchError, UnsupportedError
 from mirage_dsl.core.hardware import WARP, Hardware
-from mirage_dsl.core.types import Axis, Dim, TensorType
+from mirage_dsl.core.types import Axis, Dim, Types
 from mirage_dsl.cost.estimate import block_cost
 from mirage_dsl.cost.facts import BlockFacts, Tried, facts_of
 from mirage_dsl.cost.footprint import (
@@ -56,6 +56,7 @@ from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import around_libraries
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import (
+    Extents,
     derived_extents,
     extents_made,
     grid_parts,
@@ -151,8 +152,8 @@ class UnsizedBlock:
 
 def choose_sizes(
     block: ir.BlockGraph,
-    outer: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    outer: Types,
+    extents: Extents,
     *,
     hardware: Hardware,
     keep: int = 4,
@@ -178,8 +179,8 @@ def choose_sizes(
 
 def sizes_of_all(
     structures: Sequence[UnsizedBlock],
-    outer: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    outer: Types,
+    extents: Extents,
     *,
     hardware: Hardware,
     keep: int = 4,
@@ -217,8 +218,8 @@ def sizes_of_all(
 
 def _sizes_of_all(
     structures: Sequence[UnsizedBlock],
-    outer: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    outer: Types,
+    extents: Extents,
     hardware: Hardware,
     keep: int,
     tally: Counter[str] | None,
@@ -727,7 +728,7 @@ class Constraints:
 
     def admits(self, graph: ir.KernelGraph) -> bool:
         """Whether every block of a sized μGraph is allowed."""
-        known = derived_extents(graph, graph.extent_of)
+        known = derived_extents(graph)
         extents = known_extents(known)
         return all(self._admits_block(b, extents) for b in graph.blocks)
 
@@ -872,11 +873,11 @@ class _Tried:
 class _Around:
     """The tensors that blocks read and store, as they lie for library kernels."""
 
-    types: Mapping[str, TensorType]
-    extents: Mapping[str, int | None]
+    types: Types
+    extents: Extents
 
     @classmethod
-    def of(cls, graph: ir.KernelGraph, extents: Mapping[str, int | None]) -> _Around:
+    def of(cls, graph: ir.KernelGraph, extents: Extents) -> _Around:
         """All of a graph's."""
         return cls(around_libraries(graph, kernel_types(graph), extents), extents)
 
@@ -922,7 +923,7 @@ class Sizer:
         fixed: dict[str, None] = {}
         around = None
         if not any(map(_parts_stored, graph.blocks)):
-            around = _Around.of(graph, derived_extents(graph, graph.extent_of))
+            around = _Around.of(graph, derived_extents(graph))
         asked = frozenset(inside)
         # No kernel takes less than its launch, part of which the one ahead may hide.
         worst += 1e6 * self.hardware.dependent * (len(graph.blocks) - 1)
@@ -988,7 +989,7 @@ class Sizer:
     ) -> Plan | None:
         block = graph.nodes[number]
         assert isinstance(block, ir.BlockGraph)
-        extents = derived_extents(graph, graph.extent_of)
+        extents = derived_extents(graph)
         known = known_extents(extents)
         blocks = math.prod(grid_parts(block, known))
         wanted = BLOCKS_PER_SM * self.hardware.sms
@@ -1038,8 +1039,8 @@ class Sizer:
 
     def _choose(
         self,
-        types: Mapping[str, TensorType],
-        extents: Mapping[str, int | None],
+        types: Types,
+        extents: Extents,
         inside: frozenset[str],
         block: ir.BlockGraph,
         counts: Sequence[int | None],
@@ -1069,8 +1070,8 @@ class Sizer:
 
     def _best(
         self,
-        types: Mapping[str, TensorType],
-        extents: Mapping[str, int | None],
+        types: Types,
+        extents: Extents,
         inside: frozenset[str],
         block: ir.BlockGraph,
         choices: list[Allowed],
@@ -1088,7 +1089,7 @@ class Sizer:
             near=near,
         )
 
-    def _without_whole(self, sized: Sized, extents: Mapping[str, int | None]) -> Sized:
+    def _without_whole(self, sized: Sized, extents: Extents) -> Sized:
         """The same, dims of which there is one tile not split, if that is allowed."""
         block = sized.block
         whole = {s.dim for s in block.grid if s.tile >= (extents[s.dim] or math.inf)}
@@ -1103,11 +1104,7 @@ class Sizer:
         return Sized(fewer, sized.microseconds)
 
     def _inside(
-        self,
-        graph: ir.KernelGraph,
-        at: int,
-        types: Mapping[str, TensorType],
-        extents: Mapping[str, int | None],
+        self, graph: ir.KernelGraph, at: int, types: Types, extents: Extents
     ) -> frozenset[str]:
         """What earlier kernels left in L2."""
         made: set[str] = set()
@@ -1144,7 +1141,7 @@ def _parts_stored(block: ir.BlockGraph) -> tuple[str, ...]:
 def _around_libraries(graph: ir.KernelGraph) -> set[int]:
     """Positions of the blocks that read or store what library kernels lay otherwise."""
     types = kernel_types(graph)
-    extents = derived_extents(graph, graph.extent_of)
+    extents = derived_extents(graph)
     lying = around_libraries(graph, types, extents)
     moved = {name for name, kind in lying.items() if kind != types[name]}
     return blocks_at(graph, moved)

@@ -81,7 +81,7 @@ def _worth_timing(
     if not math.isfinite(own.microseconds):
         return list(found.items())
     types = kernel_types(mugraph)
-    extents = derived_extents(mugraph, mugraph.extent_of)
+    extents = derived_extents(mugraph)
     for at, part in zip(launched(mugraph), own.kernels, strict=True):
         node = mugraph.nodes[at]
         share = count * part.microseconds / own.microseconds
@@ -149,7 +149,7 @@ def unlooped(
     if at is None or block is None or not limits.admits_structure(block):
         return None
     types = kernel_types(mugraph)
-    extents = derived_extents(mugraph, mugraph.extent_of)
+    extents = derived_extents(mugraph)
     allowed = limits.sizes(block)
     sized = choose_sizes(
         block, types, extents, hardware=hardware, keep=1, allowed=allowed
@@ -181,7 +181,7 @@ def neighbours(
         SearchError: An extent is unknown.
     """
     types = kernel_types(mugraph)
-    extents = derived_extents(mugraph, mugraph.extent_of)
+    extents = derived_extents(mugraph)
     found: dict[tuple[int, ir.BlockGraph], Cost] = {}
     made = dict(behind_kernels(mugraph))
     priced = Priced(mugraph, hardware)

@@ -59,6 +59,7 @@ from mirage_dsl.core.types import (
     MemorySpace,
     Scalar,
     TensorType,
+    Types,
     axis_text,
     boolean,
     dtype_named,
@@ -74,7 +75,7 @@ from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.canonical import free_name
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.maps import looped_dims, loops_inside_grid, piece_extent
+from mirage_dsl.ir.maps import Extents, looped_dims, loops_inside_grid, piece_extent
 from mirage_dsl.ir.text.printer import block_node_text
 from mirage_dsl.ir.walk import (
     makers,
@@ -107,7 +108,7 @@ class Suited(Generic[Around]):
 
     block: ir.BlockGraph
     around: Around
-    types: Mapping[str, TensorType]
+    types: Types
     pieces: tp.Pieces
     under: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -151,11 +152,8 @@ def eager(block: ir.BlockGraph, around: Around) -> Suited[Around]:
 
 
 def _types_after(
-    block: ir.BlockGraph,
-    before: ir.BlockGraph,
-    around: tp.Outer,
-    types: Mapping[str, TensorType],
-) -> Mapping[str, TensorType]:
+    block: ir.BlockGraph, before: ir.BlockGraph, around: tp.Outer, types: Types
+) -> Types:
     """Types of a rewritten block's values; those before it, if it was left alone."""
     return types if block is before else block_types(block, around.types)
 
@@ -166,9 +164,7 @@ def _types_after(
 Parts = tuple[str, ...]
 
 
-def split_concats(
-    block: ir.BlockGraph, types: Mapping[str, TensorType]
-) -> ir.BlockGraph:
+def split_concats(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
     """The block without concatenations.
 
     Registers cannot be joined; but what is computed from a joined value is computed
@@ -192,7 +188,7 @@ class _Splitter:
     Subclasses say what else than a concatenation has parts.
     """
 
-    def __init__(self, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, types: Types) -> None:
         self._types = types
         self._parts: dict[str, Parts] = {}
         self._dims: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -202,8 +198,7 @@ class _Splitter:
         for node in nodes:
             match node:
                 case ir.Apply() if node.op.kind is Kind.CONCAT:
-                    joined, to = node.attr("dims"), str(node.attr("to"))
-                    assert isinstance(joined, tuple)
+                    joined, to = node.dims("dims"), node.dim("to")
                     self._parts[node.result] = node.values
                     self._dims[node.result] = (to, joined)
                 case ir.Apply() if any(v in self._parts for v in node.values):
@@ -292,7 +287,7 @@ of one along which words of 32 bits are taken apart."""
 
 
 def split_lanes(
-    block: ir.BlockGraph, around: Around, types: Mapping[str, TensorType]
+    block: ir.BlockGraph, around: Around, types: Types
 ) -> tuple[ir.BlockGraph, Around]:
     """The block without dims of few elements along which numbers would be interleaved.
 
@@ -320,24 +315,19 @@ def split_lanes(
             continue
         parts = _parts_of(dim, extent, around)
         try:
-            nodes = tuple(_Lanes(types, dim, parts).split(block.nodes))
+            block, around = _Lanes(types, dim, parts).applied(block, around)
         except UnsupportedError:
             continue
-        block = replace(block, nodes=nodes)
-        extents = {**around.extents, **dict.fromkeys(parts, 1)}
-        around = replace(around, extents=extents)
         types = block_types(block, around.types)
     return block, around
 
 
-def loads_words(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> bool:
+def loads_words(block: ir.BlockGraph, types: Types) -> bool:
     """Whether a block loads words of 32 bits, of which values may be parts."""
     return any(types[load.result].dtype == i32 for load in block.loads)
 
 
-def _interleaved(
-    block: ir.BlockGraph, around: tp.Outer, types: Mapping[str, TensorType]
-) -> list[Dim]:
+def _interleaved(block: ir.BlockGraph, around: tp.Outer, types: Types) -> list[Dim]:
     """The dims along which tiles without them meet positions along them alone."""
     positions = {
         types[n.result].dims
@@ -372,12 +362,22 @@ def _parts_of(dim: Dim, extent: int, around: tp.Outer) -> tuple[str, ...]:
 class _Lanes(_Splitter):
     """Splits what has a dim: each element of it is a part."""
 
-    def __init__(
-        self, types: Mapping[str, TensorType], dim: Dim, parts: tuple[str, ...]
-    ) -> None:
+    def __init__(self, types: Types, dim: Dim, parts: tuple[str, ...]) -> None:
         super().__init__(types)
         self._dim = dim
         self._lanes = parts
+
+    def applied(
+        self, block: ir.BlockGraph, around: Around
+    ) -> tuple[ir.BlockGraph, Around]:
+        """The block in parts, and what is around it with their dims.
+
+        Raises:
+            UnsupportedError: As `split`.
+        """
+        made = replace(block, nodes=tuple(self.split(block.nodes)))
+        extents = {**around.extents, **dict.fromkeys(self._lanes, 1)}
+        return made, replace(around, extents=extents)
 
     def _load(self, node: ir.Load) -> None:
         self._nodes.append(node)
@@ -397,7 +397,7 @@ class _Lanes(_Splitter):
 
 
 def split_pairs(
-    block: ir.BlockGraph, around: Around, types: Mapping[str, TensorType]
+    block: ir.BlockGraph, around: Around, types: Types
 ) -> tuple[ir.BlockGraph, Around]:
     """The block whose loop computes for the bytes of a pair apart.
 
@@ -422,21 +422,16 @@ def split_pairs(
     for dim in _paired(block, around, types):
         parts = _parts_of(dim, PAIR, around)
         try:
-            nodes = tuple(_Pairs(block, types, dim, parts).split(block.nodes))
+            made, outer = _Pairs(block, types, dim, parts).applied(block, around)
         except UnsupportedError:
             continue
-        made = replace(block, nodes=nodes)
-        extents = {**around.extents, **dict.fromkeys(parts, 1)}
-        outer = replace(around, extents=extents)
         kinds = block_types(made, outer.types)
-        if tp.Pieces(made, kinds, extents, outer.most)[dim].width == PAIR:
+        if tp.Pieces(made, kinds, outer.extents, outer.most)[dim].width == PAIR:
             block, around, types = made, outer, kinds
     return block, around
 
 
-def _paired(
-    block: ir.BlockGraph, around: tp.Outer, types: Mapping[str, TensorType]
-) -> list[Dim]:
+def _paired(block: ir.BlockGraph, around: tp.Outer, types: Types) -> list[Dim]:
     """The dims of two elements along which the loop reads bytes for products."""
     settled = {d for s in block.settled for d in types[s.value].dims}
     found: list[Dim] = []
@@ -474,11 +469,7 @@ class _Pairs(_Lanes):
     """Splits what the loop makes of a dim; what is read behind it is joined again."""
 
     def __init__(
-        self,
-        block: ir.BlockGraph,
-        types: Mapping[str, TensorType],
-        dim: Dim,
-        parts: tuple[str, ...],
+        self, block: ir.BlockGraph, types: Types, dim: Dim, parts: tuple[str, ...]
     ) -> None:
         super().__init__(types, dim, parts)
         sums = [n for n in block.nodes if isinstance(n, ir.Accumulate | ir.RunningMax)]
@@ -513,7 +504,7 @@ class _Pairs(_Lanes):
 
 
 def with_rows(
-    block: ir.BlockGraph, around: Around, types: Mapping[str, TensorType]
+    block: ir.BlockGraph, around: Around, types: Types
 ) -> tuple[ir.BlockGraph, Around]:
     """The block with a dim of one row where a product needs it.
 
@@ -577,7 +568,7 @@ class VectorProduct:
 
 
 def vector_products(
-    block: ir.BlockGraph, types: Mapping[str, TensorType], around: tp.Outer
+    block: ir.BlockGraph, types: Types, around: tp.Outer
 ) -> list[VectorProduct]:
     """The products of vectors that can be told to be rows, whatever the tiles are.
 
@@ -594,10 +585,7 @@ def vector_products(
 
 
 def _vector(
-    node: ir.Apply,
-    types: Mapping[str, TensorType],
-    made: Mapping[str, ir.ValueNode],
-    around: tp.Outer,
+    node: ir.Apply, types: Types, made: Mapping[str, ir.ValueNode], around: tp.Outer
 ) -> VectorProduct | None:
     """A contraction one of whose operands is a vector."""
     if len(node.values) != 2:
@@ -639,7 +627,7 @@ def _sources(value: str, made: Mapping[str, ir.ValueNode]) -> set[str]:
 # -- What is joined over the loop ------------------------------------------------------
 
 
-def widen_joins(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> ir.BlockGraph:
+def widen_joins(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
     """Recompute on whole dims what is joined over the loop and then computed with.
 
         x = load a[m, k/loop]          x_all = load a[m, k]
@@ -674,7 +662,7 @@ def widen_joins(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> ir.Blo
 class _Widened:
     """Copies of the nodes that compute a value, with the looped dim whole."""
 
-    def __init__(self, block: ir.BlockGraph, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, block: ir.BlockGraph, types: Types) -> None:
         self._makers = makers(block)
         self._stages = ir.stages_of(block)
         self.types = dict(types)
@@ -871,9 +859,7 @@ class Layout:
         products: The product of each contraction, by its result.
     """
 
-    def __init__(
-        self, block: ir.BlockGraph, types: Mapping[str, TensorType], sizes: tp.Sizes
-    ) -> None:
+    def __init__(self, block: ir.BlockGraph, types: Types, sizes: tp.Sizes) -> None:
         self._block = block
         self._types = types
         self._sizes = sizes
@@ -1447,14 +1433,14 @@ class _Looking:
         self._place = {n.result: at for at, n in enumerate(block.nodes)}
         self._users: Mapping[str, list[ir.BlockNode]] = users(block.nodes)
         self._types, self._under = given.types, given.under
-        self._outer: Mapping[str, TensorType] = around.types
-        self._extents: Mapping[str, int | None] = around.extents
+        self._outer: Types = around.types
+        self._extents: Extents = around.extents
         self._settled = {s.value for s in block.settled}
         self._values: dict[str, Values | None] = {}
 
     def at(self, node: ir.Apply) -> Picked:
         """How one gather is loaded."""
-        index, dim = node.values[1], str(node.attr("dim"))
+        index, dim = node.values[1], node.dim("dim")
         size, values = self._extents.get(dim), self._of(index)
         if values is None or size is None:
             return self._bounded(node, size)
@@ -1698,7 +1684,7 @@ class _Looking:
 
 
 def without_certain(
-    block: ir.BlockGraph, types: Mapping[str, TensorType], around: tp.Outer
+    block: ir.BlockGraph, types: Types, around: tp.Outer
 ) -> ir.BlockGraph:
     """The block without conditions of positions that hold wherever elements are read.
 
@@ -1743,9 +1729,7 @@ def certain_of(graph: ir.KernelGraph) -> frozenset[str]:
 class _Certain:
     """Which truth values are true at all positions, and what is read in whose place."""
 
-    def __init__(
-        self, block: ir.BlockGraph, types: Mapping[str, TensorType], around: tp.Outer
-    ) -> None:
+    def __init__(self, block: ir.BlockGraph, types: Types, around: tp.Outer) -> None:
         self.names: dict[str, str] = {}
         self._block, self._types, self._around = block, types, around
         self._users: Mapping[str, list[ir.BlockNode]] = users(block.nodes)
@@ -1813,7 +1797,7 @@ class _Certain:
 
 
 def with_hidden(
-    block: ir.BlockGraph, types: Mapping[str, TensorType]
+    block: ir.BlockGraph, types: Types
 ) -> tuple[ir.BlockGraph, Mapping[str, str]]:
     """The block whose gathers read 0 themselves where all that is made of them is 0.
 
@@ -1835,9 +1819,7 @@ def with_hidden(
     return (replace(block, nodes=tuple(found)) if under else block), under
 
 
-def _hiding(
-    block: ir.BlockGraph, types: Mapping[str, TensorType]
-) -> dict[str, ir.Apply]:
+def _hiding(block: ir.BlockGraph, types: Types) -> dict[str, ir.Apply]:
     """By gathers what alone reads them, and has 0 in the place of some elements."""
     place = {n.result: at for at, n in enumerate(block.nodes)}
     made, readers = makers(block), users(block.nodes)
@@ -1870,10 +1852,7 @@ Span = tuple[int, int]
 
 
 def narrow(
-    block: ir.BlockGraph,
-    types: Mapping[str, TensorType],
-    outer: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    block: ir.BlockGraph, types: Types, outer: Types, extents: Extents
 ) -> frozenset[str]:
     """The values in i64 of a block that are computed in i32.
 
@@ -1906,10 +1885,7 @@ def narrow(
 
 
 def _span(
-    node: ir.ValueNode,
-    spans: Mapping[str, Span],
-    outer: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    node: ir.ValueNode, spans: Mapping[str, Span], outer: Types, extents: Extents
 ) -> Span | None:
     """Between what the results of a node lie; None where that is not known."""
     if isinstance(node, ir.Load):
@@ -1956,7 +1932,7 @@ def _both(one: Span | None, other: Span | None) -> Span | None:
 
 
 def _operand(
-    operand: ir.Operand, spans: Mapping[str, Span], extents: Mapping[str, int | None]
+    operand: ir.Operand, spans: Mapping[str, Span], extents: Extents
 ) -> Span | None:
     if isinstance(operand, str):
         return spans.get(operand)
@@ -1964,17 +1940,13 @@ def _operand(
     return None if number is None else (number, number)
 
 
-def _integers(node: ir.Apply, types: Mapping[str, TensorType]) -> set[str]:
+def _integers(node: ir.Apply, types: Types) -> set[str]:
     """The operands in i64 of an operator."""
     return {v for v in node.values if types[v].dtype == i64}
 
 
 def _takes(
-    node: object,
-    value: str,
-    found: set[str],
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
+    node: object, value: str, found: set[str], types: Types, extents: Extents
 ) -> bool:
     """Whether a reader of a value takes it in i32, as it takes its other operands."""
     if not isinstance(node, ir.Apply):
@@ -2440,7 +2412,7 @@ class _Builder:
 
     def _along(self, node: ir.Apply, order: tp.Order) -> tp.Along:
         """Where a gather reads, and which lanes."""
-        how, dim = self._picked[node.result], Dim(str(node.attr("dim")))
+        how, dim = self._picked[node.result], Dim(node.dim("dim"))
         if how.known == "no":
             # Where a mask is settled, another value may stand in the index's place.
             how = replace(how, index=node.values[1])
@@ -2677,7 +2649,7 @@ class _Builder:
 
     def _join(self, node: ir.Apply, operands: Sequence[ir.Operand]) -> str:
         """The two elements of a dim, which is the last axis."""
-        along, order = Dim(str(node.attr("to"))), self._layout.orders[node.result]
+        along, order = Dim(node.dim("to")), self._layout.orders[node.result]
         first, second = (self._turned(str(o), order[:-1]) for o in operands)
         fills = _held_in_all([self._fills[first], self._fills[second]])
         tile = tp.Tile(self._tiles[first].dtype, order)

@@ -423,14 +423,8 @@ class _Evaluation(Generic[V]):
                         )
                     count = mask.keep.shape[mask.labels.index(label)]
                     named = self.arrays.repeated(named, label, count)
-        keeps = [m.aligned(named.labels) for m in masks if not m.keep.all()]
-        if not keeps:
-            return named
-        keep = keeps[0]
-        for other in keeps[1:]:
-            keep = keep & other
-        value = self.domain.mask(named.value, keep, fill)
-        return Named(value, named.labels, named.masks)
+        partial = [m for m in masks if not m.keep.all()]
+        return self.arrays.under(partial, named, fill)
 
     # -- Loads ---------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ from mirage_dsl.core.types import (
     DType,
     MemorySpace,
     TensorType,
+    Types,
     f32,
     flat_type,
 )
@@ -51,7 +52,7 @@ from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import Place, laid_out, places
 from mirage_dsl.ir.evaluate import as_format
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import parts
+from mirage_dsl.ir.maps import Extents, parts
 from mirage_dsl.ir.walk import operands_of
 from mirage_dsl.ops.definition import Kind, Operator
 
@@ -464,9 +465,7 @@ MOST_PROGRAMS = 65_535
 
 
 def launch_order(
-    block: ir.BlockGraph,
-    extents: Mapping[str, int | None],
-    types: Mapping[str, TensorType],
+    block: ir.BlockGraph, extents: Extents, types: Types
 ) -> tuple[tuple[ir.Split, ...], ...]:
     """The grid's axes in the order of the launch's: along the first blocks are next.
 
@@ -487,9 +486,7 @@ def launch_order(
     return tuple(sorted(block.axes, key=count, reverse=True))
 
 
-def _as_stored(
-    block: ir.BlockGraph, types: Mapping[str, TensorType]
-) -> tuple[tuple[ir.Split, ...], ...]:
+def _as_stored(block: ir.BlockGraph, types: Types) -> tuple[tuple[ir.Split, ...], ...]:
     """The axes of a block, from the innermost one of its results on."""
     stored = {_in_memory(n.axes, types[n.result]) for n in block.stores}
     products = any(n.op.kind is Kind.CONTRACTION for n in block.applies)
@@ -517,14 +514,12 @@ def counts_down(axis: Sequence[ir.Split], block: ir.BlockGraph) -> bool:
     return upper and any(b.dim == s.dim for b in block.bounds for s in axis)
 
 
-def _parts(split: ir.Split, extents: Mapping[str, int | None]) -> int | None:
+def _parts(split: ir.Split, extents: Extents) -> int | None:
     extent = extents.get(split.dim)
     return None if extent is None else parts(extent, split.tile)
 
 
-def has_excess(
-    split: ir.Split, block: ir.BlockGraph, extents: Mapping[str, int | None]
-) -> bool:
+def has_excess(split: ir.Split, block: ir.BlockGraph, extents: Extents) -> bool:
     """Whether the axis of a split may have more blocks than the split has parts."""
     axis = next(a for a in block.axes if split in a)
     own = _parts(split, extents) or 0
@@ -554,8 +549,8 @@ class Outer:
         pointers: Use no tensor descriptors, whatever the schedule says.
     """
 
-    types: Mapping[str, TensorType]
-    extents: Mapping[str, int | None]
+    types: Types
+    extents: Extents
     most: Mapping[str, int]
     packed: frozenset[str]
     placed: Mapping[str, Place]
@@ -600,11 +595,7 @@ def _packed(graph: ir.KernelGraph) -> frozenset[str]:
     return frozenset(found)
 
 
-def few_columns(
-    block: ir.BlockGraph,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-) -> frozenset[Dim]:
+def few_columns(block: ir.BlockGraph, types: Types, extents: Extents) -> frozenset[Dim]:
     """The pieces of a block that are columns of fewer lanes than other sides have.
 
     They are whole, and one operand's alone in products of which the loop's parts are a
@@ -631,7 +622,7 @@ def few_columns(
     return frozenset(found - others)
 
 
-def _is_few(side: Sequence[Dim], extents: Mapping[str, int | None]) -> bool:
+def _is_few(side: Sequence[Dim], extents: Extents) -> bool:
     """Whether a side is of whole dims of known extents, of few elements."""
     lanes = [power_of_two(e) for d in side if (e := extents.get(d.name)) is not None]
     whole = len(lanes) == len(side) and all(d == d.whole for d in side)
@@ -714,8 +705,8 @@ class Pieces:
     def __init__(
         self,
         block: ir.BlockGraph,
-        types: Mapping[str, TensorType],
-        extents: Mapping[str, int | None],
+        types: Types,
+        extents: Extents,
         most: Mapping[str, int],
         few: frozenset[Dim] | None = None,
     ) -> None:
@@ -834,7 +825,7 @@ class Pieces:
         # A part that can lie wholly outside needs an axis that carries its mask.
         return replace(piece, width=2) if piece.unit and piece.loose else piece
 
-    def _widen(self, node: ir.Apply, types: Mapping[str, TensorType]) -> None:
+    def _widen(self, node: ir.Apply, types: Types) -> None:
         """Widen the dims of a matrix product to the smallest that `tl.dot` takes."""
         a, b = (types[v].dims for v in node.values)
         over = [d for d in a if d.name in node.over]
@@ -910,7 +901,7 @@ def _clamp(tile: int, extent: int | None) -> int:
     return tile if extent is None else min(tile, extent)
 
 
-def _all_dims(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> list[Dim]:
+def _all_dims(block: ir.BlockGraph, types: Types) -> list[Dim]:
     dims = [d for v, t in types.items() if v not in block.gathered for d in t.dims]
     for node in block.nodes:
         if isinstance(node, ir.Load) and node.result not in block.gathered:
@@ -1480,8 +1471,8 @@ class TileProgram:
     grid: tuple[ir.Split, ...]
     loop: ir.Split | None
     within_grid: bool
-    tensors: Mapping[str, TensorType]
-    extents: Mapping[str, int | None]
+    tensors: Types
+    extents: Extents
     schedule: ir.Schedule
     pieces: Order
     units: frozenset[Dim]

@@ -17,6 +17,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.core.types import Axis, TensorType, boolean, torch_dtype
 from mirage_dsl.ir.graph import KernelGraph
+from mirage_dsl.ir.maps import Extents
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.triton.running.launch import TritonExecutable
@@ -155,9 +156,7 @@ def _inputs(graph: KernelGraph, dtypes: Sequence[str]) -> str:
     return "\n".join([*lines, "    return made", ""])
 
 
-def _extents(
-    kind: TensorType, known: Mapping[str, int | None], symbolic: str
-) -> list[str]:
+def _extents(kind: TensorType, known: Extents, symbolic: str) -> list[str]:
     """The extent of each axis as text; `symbolic` where one of its dims is."""
 
     def extent(axis: Axis) -> str:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
 
-from mirage_dsl.core.types import DType, Scalar, TensorType, dtype_named, f32
+from mirage_dsl.core.types import DType, Scalar, Types, dtype_named, f32
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.maps import derived_extents, parts
+from mirage_dsl.ir.maps import Extents, derived_extents, parts
 from mirage_dsl.ir.walk import live, makers, operands_of
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Axes, Kind, Operator, Term
@@ -575,8 +575,8 @@ def only_numbers(bound: Bound) -> Bound:
 class Walk:
     """Bounds of the values of one list of nodes, in order."""
 
-    types: Mapping[str, TensorType]
-    extents: Mapping[str, int | None]
+    types: Types
+    extents: Extents
     bounds: dict[str, Bound] = field(default_factory=dict[str, Bound])
     squares: dict[str, dict[Dims, Terms]] = field(
         default_factory=dict[str, dict[Dims, Terms]]
@@ -688,7 +688,7 @@ class GraphBounds:
 
     def __init__(self, graph: ir.KernelGraph) -> None:
         self._types = kernel_types(graph)
-        self._extents = derived_extents(graph, graph.extent_of)
+        self._extents = derived_extents(graph)
         self.kernel: dict[str, Bound] = {}
         self.blocks: dict[int, dict[str, Bound]] = {}
         for item in graph.inputs:
@@ -705,7 +705,7 @@ class GraphBounds:
             else:
                 self._block(number, node)
 
-    def _walk(self, types: Mapping[str, TensorType]) -> Walk:
+    def _walk(self, types: Types) -> Walk:
         return Walk(types, self._extents)
 
     def _apply(self, node: ir.Apply) -> None:
@@ -849,11 +849,7 @@ def needs_no_shift(
     return Unshifted(node.result, node.values[0], largest) if sound else None
 
 
-def _in_range(
-    values: Iterable[str],
-    bounds: Mapping[str, Bound],
-    types: Mapping[str, TensorType],
-) -> bool:
+def _in_range(values: Iterable[str], bounds: Mapping[str, Bound], types: Types) -> bool:
     """Whether values can neither overflow nor, rounded, lose their precision."""
     for value in values:
         bound, dtype = bounds[value], types[value].dtype

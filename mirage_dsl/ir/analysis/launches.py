@@ -27,7 +27,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Literal
 
-from mirage_dsl.core.types import MemorySpace, Scalar, TensorType
+from mirage_dsl.core.types import MemorySpace, Scalar, Types
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind
@@ -77,7 +77,7 @@ class FusedCall:
 
     name: str
     bound: Bound
-    types: Mapping[str, TensorType]
+    types: Types
     result: str
     inner: frozenset[str] = frozenset()
 
@@ -389,9 +389,7 @@ FUNCTIONS: Sequence[Function] = (
 # -- Matching --------------------------------------------------------------------------
 
 
-def calls(
-    graph: ir.KernelGraph, types: Mapping[str, TensorType]
-) -> dict[str, FusedCall]:
+def calls(graph: ir.KernelGraph, types: Types) -> dict[str, FusedCall]:
     """The calls that stand for several operators, by their result."""
     if sum(not n.is_view for n in graph.applies) < 2:
         return {}
@@ -410,7 +408,7 @@ def calls(
 class _Matching:
     """Looks for patterns in one graph."""
 
-    def __init__(self, graph: ir.KernelGraph, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, graph: ir.KernelGraph, types: Types) -> None:
         self._types = types
         self._made = makers(graph)
         # Those who see each value; the blocks and the caller have no name.

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import prod
 
-from mirage_dsl.core.types import Axis, AxisNames, Dim, TensorType
+from mirage_dsl.core.types import Axis, AxisNames, Dim, TensorType, Types
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import FusedCall, calls
 from mirage_dsl.ir.infer import operand_axes
@@ -63,11 +63,7 @@ class Place:
     steps: tuple[int, ...]
 
 
-def places(
-    graph: ir.KernelGraph,
-    types: Mapping[str, TensorType],
-    extents: Mapping[str, int | None],
-) -> dict[str, Place]:
+def places(graph: ir.KernelGraph, types: Types, extents: Extents) -> dict[str, Place]:
     """The places of all values that are made inside of a concatenation."""
     sizes = known_extents(extents)
     made = {result for block in graph.blocks for result in block.results}
@@ -99,8 +95,7 @@ def built(places: Mapping[str, Place]) -> frozenset[str]:
 
 def copied_parts(node: ir.Apply, places: Mapping[str, Place]) -> Iterator[int]:
     """The operands of a concatenation, by number, that no kernel stores there."""
-    joined = node.attr("dims")
-    assert isinstance(joined, tuple)
+    joined = node.dims("dims")
     for at, value in enumerate(node.values):
         place, before = places.get(value), joined[:at]
         if place is None or (place.whole, place.before) != (node.result, before):
@@ -116,7 +111,7 @@ def _place(
     value: str,
     node: ir.Apply,
     at: int,
-    types: Mapping[str, TensorType],
+    types: Types,
     sizes: Mapping[str, int],
     outer: Place | None,
 ) -> Place | None:
@@ -125,8 +120,7 @@ def _place(
     None if it has another format, repeats along an axis of the whole, where it has but
     one element to store, or is of symbolic extents and not aligned.
     """
-    joined, to = node.attr("dims"), str(node.attr("to"))
-    assert isinstance(joined, tuple)
+    joined, to = node.dims("dims"), node.dim("to")
     whole, part = types[node.result], types[value]
     steps = outer.steps if outer else _steps(whole, sizes)
     before = [sizes.get(d) for d in joined[:at]]
@@ -214,7 +208,7 @@ class FlatValues:
 
 
 def flat_values(
-    graph: ir.KernelGraph, types: Mapping[str, TensorType], parts: Container[str] = ()
+    graph: ir.KernelGraph, types: Types, parts: Container[str] = ()
 ) -> FlatValues:
     """What kernels load or store that is a flat view of another tensor, or has one.
 
@@ -236,7 +230,7 @@ def flat_values(
 class _FlatFinder:
     """Looks for flat values: each with where it lies, and the views in between."""
 
-    def __init__(self, graph: ir.KernelGraph, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, graph: ir.KernelGraph, types: Types) -> None:
         self._graph = graph
         self._types = types
         self._readers = users(graph.nodes)
@@ -331,12 +325,7 @@ PAIR = 2
 
 
 def is_multiplied(
-    value: str,
-    dim: Dim,
-    block: ir.BlockGraph,
-    types: Mapping[str, TensorType],
-    *,
-    summed: bool = False,
+    value: str, dim: Dim, block: ir.BlockGraph, types: Types, *, summed: bool = False
 ) -> bool:
     """Whether a value becomes an operand of a product that keeps a dim of it.
 
@@ -386,9 +375,7 @@ def innermost(graph: ir.KernelGraph, value: str, dim: str) -> tuple[str, int] | 
 # -- Reductions of one element ---------------------------------------------------------
 
 
-def single_elements(
-    graph: ir.KernelGraph, extents: Mapping[str, int | None]
-) -> frozenset[str]:
+def single_elements(graph: ir.KernelGraph, extents: Extents) -> frozenset[str]:
     """Results of reductions over dims of one element, which are views: `x[3]` is one.
 
     What the caller gets is not among them, nor what it sees a view of: it may change
@@ -413,9 +400,7 @@ MemoryOrder = tuple[str, ...]
 """Dims from the slowest to the fastest in memory."""
 
 
-def with_channels_last(
-    graph: ir.KernelGraph, types: Mapping[str, TensorType]
-) -> dict[str, TensorType]:
+def with_channels_last(graph: ir.KernelGraph, types: Types) -> dict[str, TensorType]:
     """The types with the layouts that kernels with channels last ask for.
 
     So lies what such a kernel makes, what a block stores for one, and views of either,
@@ -547,7 +532,7 @@ def middle(
 
 
 def as_libraries_make(
-    graph: ir.KernelGraph, types: Mapping[str, TensorType], extents: Extents
+    graph: ir.KernelGraph, types: Types, extents: Extents
 ) -> dict[str, MemoryOrder]:
     """How values lie that library kernels make, or batches of products that are stored.
 
@@ -587,7 +572,7 @@ def as_libraries_make(
 
 
 def around_libraries(
-    graph: ir.KernelGraph, types: Mapping[str, TensorType], extents: Extents
+    graph: ir.KernelGraph, types: Types, extents: Extents
 ) -> dict[str, TensorType]:
     """The types with the layouts that library kernels make, and want, without a copy.
 
@@ -606,7 +591,7 @@ class _Unseen:
         returned: The order that the caller wants, of what is returned.
     """
 
-    def __init__(self, graph: ir.KernelGraph, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, graph: ir.KernelGraph, types: Types) -> None:
         self.returned = {r.value: r.type.names for r in graph.returns}
         self._types = types
         self._readers = users(graph.nodes)
@@ -727,7 +712,7 @@ def _axes_read(value: str, readers: Iterable[ir.Apply]) -> Iterator[MemoryOrder]
             yield operand_axes(node)[node.values.index(value)].names
 
 
-def _shows_each_axis(node: ir.Apply, types: Mapping[str, TensorType]) -> bool:
+def _shows_each_axis(node: ir.Apply, types: Types) -> bool:
     """Whether a node is a view, as a slice, with an axis for each of what it shows."""
     return (
         node.op.kind is Kind.VIEW
@@ -741,11 +726,7 @@ Lies = Callable[[str], MemoryOrder]
 
 
 def _made(
-    node: ir.Apply,
-    call: FusedCall | None,
-    types: Mapping[str, TensorType],
-    lies: Lies,
-    extents: Extents,
+    node: ir.Apply, call: FusedCall | None, types: Types, lies: Lies, extents: Extents
 ) -> MemoryOrder:
     """How a library kernel makes its result, if it is to copy nothing."""
     names = types[node.result].names
@@ -765,8 +746,7 @@ def _made(
         return _of_product(first, second, names, extents)
     orders = [lies(v) for v in node.values]
     if node.op.kind is Kind.CONCAT:
-        joined, to = node.attr("dims"), str(node.attr("to"))
-        assert isinstance(joined, tuple)
+        joined, to = node.dims("dims"), node.dim("to")
         pairs = zip(orders, joined, strict=True)
         orders = [tuple(to if d == own else d for d in dims) for dims, own in pairs]
     return _of_widest(orders, names)
@@ -836,7 +816,7 @@ class _Access:
 
 
 def laid_out(
-    graph: ir.KernelGraph, types: Mapping[str, TensorType], extents: Extents
+    graph: ir.KernelGraph, types: Types, extents: Extents
 ) -> dict[str, TensorType]:
     """The types with a layout for what one block graph writes for others.
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mirage_dsl.core.types import Scalar, TensorType, boolean
+from mirage_dsl.core.types import Scalar, Types, boolean
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.walk import live, read_by, with_operands
 from mirage_dsl.ops.definition import Formats, Kind, Term
@@ -78,7 +78,7 @@ def _partly(node: ir.Apply, values: list[float | None]) -> float | None:
 # -- Without masks ---------------------------------------------------------------------
 
 
-def unmasked(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> ir.BlockGraph:
+def unmasked(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
     """What a block computes in iterations in which all of `settled` is.
 
         near = j <= i                          y = matmul s, v
@@ -119,9 +119,7 @@ def _truth(node: ir.Apply, known: Mapping[str, float]) -> float | None:
     return 1.0 if either else followed(node, known)
 
 
-def _kept(
-    node: ir.Apply, known: Mapping[str, float], types: Mapping[str, TensorType]
-) -> str | None:
+def _kept(node: ir.Apply, known: Mapping[str, float], types: Types) -> str | None:
     """The operand that the result is, with all its dims; None if it is none."""
     kept: ir.Operand | None = None
     if node.op is WHERE:
@@ -141,9 +139,7 @@ def _kept(
     return kept if alike else None
 
 
-def _with_numbers(
-    node: ir.Apply, known: Mapping[str, float], types: Mapping[str, TensorType]
-) -> ir.Apply:
+def _with_numbers(node: ir.Apply, known: Mapping[str, float], types: Types) -> ir.Apply:
     """The operator with numbers for what is known, where no dim is lost by that."""
     if node.op.kind is not Kind.ELEMENTWISE or known.keys().isdisjoint(node.values):
         return node

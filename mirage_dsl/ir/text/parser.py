@@ -27,6 +27,7 @@ from mirage_dsl.core.types import (
     Integers,
     Scalar,
     TensorType,
+    Types,
     axis_text,
     bounded,
     dtype_named,
@@ -381,7 +382,7 @@ class Scope:
     resolver: Resolver
     taken: dict[str, int]
     block: ir.BlockGraph | None = None
-    outer: Mapping[str, TensorType] = field(default_factory=dict[str, TensorType])
+    outer: Types = field(default_factory=dict[str, TensorType])
     types: dict[str, TensorType] = field(default_factory=dict[str, TensorType])
     nodes: list[ir.BlockNode] = field(default_factory=list[ir.BlockNode])
     targets: Mapping[str, Word] = field(default_factory=dict[str, Word])

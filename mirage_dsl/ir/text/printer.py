@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 
 from mirage_dsl.core.errors import CheckError, SourceLocation
-from mirage_dsl.core.types import TensorType, axis_text
+from mirage_dsl.core.types import TensorType, Types, axis_text
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import apply_type, block_node_type, store_type
 from mirage_dsl.ir.maps import stated_extents
@@ -108,7 +108,7 @@ def block_header(block: ir.BlockGraph) -> str:
     return " ".join(words)
 
 
-def _block(block: ir.BlockGraph, outer: Mapping[str, TensorType]) -> list[str]:
+def _block(block: ir.BlockGraph, outer: Types) -> list[str]:
     types: dict[str, TensorType] = {}
     lines = [f"{', '.join(block.results)} = {block_header(block)} {{"]
     for node in block.nodes:
@@ -155,10 +155,7 @@ def schedule_words(schedule: ir.Schedule) -> Iterable[str]:
 
 
 def type_text(
-    node: ir.BlockNode,
-    block: ir.BlockGraph,
-    types: dict[str, TensorType],
-    outer: Mapping[str, TensorType],
+    node: ir.BlockNode, block: ir.BlockGraph, types: dict[str, TensorType], outer: Types
 ) -> str:
     """`: f32[m, k/loop]`, or nothing where the type does not follow."""
     if isinstance(node, ir.Store):

@@ -27,6 +27,7 @@ from mirage_dsl.core.types import (
     DType,
     MemorySpace,
     TensorType,
+    Types,
     boolean,
     flat_type,
 )
@@ -325,7 +326,7 @@ def _joined(block: ir.BlockGraph, joining: Joining) -> ir.BlockGraph:
     return ir.BlockGraph(grid, loop, tuple(nodes))
 
 
-def _fitting(block: ir.BlockGraph, types: Mapping[str, TensorType]) -> ir.BlockGraph:
+def _fitting(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
     """The block with its loads' axes as those of the tensors that there are."""
     nodes: list[ir.BlockNode] = []
     for node in block.nodes:
@@ -805,7 +806,7 @@ class _Search:
 
     def _priced(self, calls: list[ir.Apply]) -> list[LibraryChoice]:
         types = kernel_types(self.program)
-        extents = derived_extents(self.program, self.program.extent_of)
+        extents = derived_extents(self.program)
         priced: list[LibraryChoice] = []
         for node in calls:
             cost = library_kernel(node, types, extents, frozenset(), self.hardware)

@@ -56,7 +56,7 @@ from mirage_dsl.ir.analysis.layouts import (
     with_channels_last,
 )
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.maps import products, sums
+from mirage_dsl.ir.maps import Extents, products, sums
 from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.makers import JOIN_PREFIX
@@ -203,7 +203,7 @@ def _given(graph: ir.KernelGraph, outer: Outer, flat: FlatValues) -> dict[str, i
     return found
 
 
-def is_far(kind: TensorType, extents: Mapping[str, int | None]) -> bool:
+def is_far(kind: TensorType, extents: Extents) -> bool:
     """Whether a packed tensor has too many elements for 32 bits, by what is known."""
     sizes = [extents.get(n) for n in kind.names]
     known = [s for s in sizes if s is not None]
@@ -300,9 +300,8 @@ class Launcher:
         read |= {r.value for r in self._graph.returns}
         for item in self._graph.indices:
             if item.name in read:
-                self._variables[item.name] = self._writer.assign(
-                    self._names.fresh(item.name),
-                    self._positions(self._axis_size(item.axis)),
+                self._variables[item.name] = self._writer.define(
+                    item.name, self._positions(self._axis_size(item.axis))
                 )
 
     def _positions(self, size: str) -> str:
@@ -346,9 +345,8 @@ class Launcher:
         for view in products(self._graph):
             whole, factors = view.whole, view.factors
             if self._unknown(whole) and not any(map(self._unknown, factors)):
-                self._sizes[whole] = self._writer.assign(
-                    self._names.fresh(f"{whole}_size"),
-                    " * ".join(map(self.size, factors)),
+                self._sizes[whole] = self._writer.define(
+                    f"{whole}_size", " * ".join(map(self.size, factors))
                 )
 
     def _bind_axis(self, shape: str, dims: Axis) -> None:
@@ -357,9 +355,7 @@ class Launcher:
             return
         others = [self.size(d.name) for d in dims if d.name not in unknown]
         text = f"{shape} // ({' * '.join(others)})" if others else shape
-        self._sizes[unknown[0]] = self._writer.assign(
-            self._names.fresh(f"{unknown[0]}_size"), text
-        )
+        self._sizes[unknown[0]] = self._writer.define(f"{unknown[0]}_size", text)
 
     def _unknown(self, dim: str) -> bool:
         return self._extents.get(dim) is None and dim not in self._sizes
@@ -376,24 +372,23 @@ class Launcher:
             name = ir.partial_dim(split.dim)
             bound = self._unknown(name) and not self._unknown(split.dim)
             if name in stored and bound:
-                self._sizes[name] = self._writer.assign(
-                    self._names.fresh(f"{name}_size"),
-                    f"-(-{self.size(split.dim)} // {split.tile})",
+                self._sizes[name] = self._writer.define(
+                    f"{name}_size", f"-(-{self.size(split.dim)} // {split.tile})"
                 )
 
     def _bind_slice(self, part: ir.PartOfDim) -> None:
         """The extent of what is left of a symbolic dim."""
         if self._unknown(part.to) and not self._unknown(part.dim):
             cut = part.start - part.stop
-            self._sizes[part.to] = self._writer.assign(
-                self._names.fresh(f"{part.to}_size"), f"{self.size(part.dim)} - {cut}"
+            self._sizes[part.to] = self._writer.define(
+                f"{part.to}_size", f"{self.size(part.dim)} - {cut}"
             )
 
     def _sum_size(self, name: str, dims: Sequence[str]) -> str:
         """A variable for the extent of a dim that is as long as others together."""
         if len(dims) == 1:
             return self.size(dims[0])
-        return self._writer.assign(self._names.fresh(f"{name}_size"), self._sum(dims))
+        return self._writer.define(f"{name}_size", self._sum(dims))
 
     def _sum(self, dims: Sequence[str]) -> str:
         """The extents of dims together."""
@@ -457,7 +452,7 @@ class Launcher:
             text += f"{self.size(place.dim)})"
             if place.axes != tuple(range(len(place.axes))):
                 text += f".permute({', '.join(map(str, place.axes))})"
-        self._variables[value] = self._writer.assign(self._names.fresh(value), text)
+        self._variables[value] = self._writer.define(value, text)
 
     def _view_of_out(self, value: str) -> str:
         """The caller's tensor for a value, with the axes of the value's type."""
@@ -536,9 +531,7 @@ class Launcher:
             text += ".contiguous()"
         if node.location is not None:
             self._writer.line(source_comment(node.location))
-        self._variables[node.result] = self._writer.assign(
-            self._names.fresh(node.result), text
-        )
+        self._variables[node.result] = self._writer.define(node.result, text)
 
     def _shared(self, node: ir.Apply, text: str) -> str:
         """The part of a call's results, where others take other parts of the same."""
@@ -546,8 +539,7 @@ class Launcher:
             return text
         call, part, rest = text.partition(f"){node.op.part}")
         if call not in self._calls:
-            name = self._names.fresh(f"{node.result}_all")
-            self._calls[call] = self._writer.assign(name, f"{call})")
+            self._calls[call] = self._writer.define(f"{node.result}_all", f"{call})")
         return f"{self._calls[call]}{part[1:]}{rest}"
 
     def _call(self, node: ir.Apply) -> str:
@@ -596,8 +588,7 @@ class Launcher:
 
     def _complete(self, node: ir.Apply) -> None:
         """Copy those parts of a concatenation that no kernel has stored there."""
-        joined, to = node.attr("dims"), str(node.attr("to"))
-        assert isinstance(joined, tuple)
+        joined, to = node.dims("dims"), node.dim("to")
         order = self._types[node.result].names
         along = order.index(to)
         for at in copied_parts(node, self._placed):

@@ -55,7 +55,7 @@ from mirage_dsl.ir.analysis.layouts import (
     FlatValues,
     Place,
 )
-from mirage_dsl.ir.maps import parts
+from mirage_dsl.ir.maps import Extents, parts
 from mirage_dsl.ops.makers import JOIN_PREFIX
 from mirage_dsl.ops.table import CAST, MUL, SUB, WHERE
 from mirage_dsl.tile import program as tp
@@ -1063,7 +1063,7 @@ class Memory:
         self,
         places: Places,
         tiles: TileCode,
-        extents: Mapping[str, int | None],
+        extents: Extents,
         size: Callable[[str], str],
         *,
         wide: bool,

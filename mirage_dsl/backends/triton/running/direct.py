@@ -332,9 +332,7 @@ class _Script(Launcher):
             super()._library(node)
             return
         text = self._allocation(self._types[node.result])
-        self._variables[node.result] = self._writer.assign(
-            self._names.fresh(node.result), text
-        )
+        self._variables[node.result] = self._writer.define(node.result, text)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -1126,25 +1124,21 @@ class _Writer(Launcher):
                 self._tensor(root)
             if result in self._binding.tensors and result != root:
                 layout = tuple(like.shape), tuple(like.stride()), like.storage_offset()
-                self._variables[result] = self._writer.assign(
-                    self._names.fresh(result),
-                    f"{self._variables[root]}.as_strided{layout}",
+                self._variables[result] = self._writer.define(
+                    result, f"{self._variables[root]}.as_strided{layout}"
                 )
 
     def _complete(self, node: Apply) -> None:
         """Copy what kernels have not stored, into the caller's tensor as well."""
         if node.result not in self._variables:
             view = self._view_of_out(node.result)
-            name = self._names.fresh(node.result)
-            self._variables[node.result] = self._writer.assign(name, view)
+            self._variables[node.result] = self._writer.define(node.result, view)
         super()._complete(node)
 
     def _tensor(self, value: str) -> None:
         like = self._binding.dry_run.values[value]
         layout = f"{tuple(like.shape)}, {tuple(like.stride())}, {like.dtype}"
-        self._variables[value] = self._writer.assign(
-            self._names.fresh(value), f"empty({layout})"
-        )
+        self._variables[value] = self._writer.define(value, f"empty({layout})")
         self._note_address(value)
 
     def _note_address(self, value: str) -> None:
