@@ -699,10 +699,11 @@ def _schedule(view: BlockView) -> Iterator[Diagnostic]:
         )
     prefetch = view.block.schedule.prefetch
     if prefetch not in ir.PREFETCHED:
+        known = ", ".join(map(str, ir.PREFETCHED))
         yield view.problem(
             "schedule",
             None,
-            f"prefetch({prefetch}), expected one of {', '.join(map(str, ir.PREFETCHED))}",
+            f"prefetch({prefetch}), expected one of {known}",
             "take 0 to ask for nothing ahead",
         )
     if stages < 1:
