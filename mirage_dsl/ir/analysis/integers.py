@@ -73,6 +73,8 @@ _ANCHORS = (0, 128)
 """Numbers that two are close to at once, so that they are close to each other."""
 _FIRST_STEP = 1 << 20
 """By how much numbers are changed at first, where inputs for indices are looked for."""
+_MOST_STEPS = 200
+"""How often they are changed, each of them both ways."""
 _MADE, _FOUND = "", " "
 """Among names of inputs: integers that are made of floats, and positions that data
 choose."""
@@ -1010,7 +1012,9 @@ class _Boxes:
         """A number for each input with which indices are inside, or nearly."""
         point = {n: int(max(0, w.least)) for n, w in self._formats.items()}
         by, step = self._distance(point), _FIRST_STEP
-        while by and step:
+        for _ in range(_MOST_STEPS):
+            if not by or not step:
+                break
             nearer = False
             for name, side in itertools.product(point, (1, -1)):
                 whole = self._formats[name]
@@ -1019,7 +1023,7 @@ class _Boxes:
                 distance = self._distance(there)
                 if distance < by:
                     point, by, nearer = there, distance, True
-            step = step if nearer else step // 2
+            step = 2 * step if nearer else step // 2
         return point
 
     def _distance(self, point: Mapping[str, int]) -> int:

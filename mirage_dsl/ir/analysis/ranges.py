@@ -218,10 +218,12 @@ def _masked(given: Given) -> Whole | None:
 
 
 def _rest(given: Given) -> Whole | None:
-    """What is left by a number: less than it."""
-    number = given[1]
+    """What is left by a number: less than it, and all of what is less."""
+    value, number = given
     if number is None or number.least <= 0:
         return None
+    if value is not None and value.least >= 0 and value.most < number.least:
+        return value
     return Whole(0, number.most - 1)
 
 
