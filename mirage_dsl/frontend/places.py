@@ -211,13 +211,12 @@ def placed(x: Tensor, axis: int, index: Any, value: Any) -> Tensor:
 
 def placed_at(x: Tensor, tensors: Sequence[tuple[int, Tensor]], value: Any) -> Tensor:
     """The tensor after an assignment with indices, by the axes at which they stand."""
-    (axis, index), *others = sorted(tensors, key=lambda pair: pair[1].ndim)[::-1]
+    (at, position), *others = sorted(tensors, key=lambda pair: pair[1].ndim)
     if not others:
-        return placed(x, axis, index, value)
-    if any(other.ndim for _, other in others):
+        return placed(x, at, position, value)
+    if position.ndim:
         return _placed_at_several(x, sorted(tensors, key=lambda pair: pair[0]), value)
     # In the slice at the single positions, which goes back as a whole.
-    at, position = others[0]
     rest = [(a - (a > at), t) for a, t in tensors if a != at]
     inner = placed_at(f.index_select(x, at, position), rest, value)
     return placed(x, at, position, inner)
@@ -231,7 +230,7 @@ def _placed_at_several(
     An axis whose index counts all its places, as `arange(batch)` does, goes along with
     the axis of the indices that it counts: there each place has indices of its own.
     """
-    shape = np.broadcast_shapes(*(tuple(index.shape) for _, index in tensors))
+    shape = _common_shape([index for _, index in tensors])
     counted = _counted_axes(x, tensors, len(shape))
     batch = list(counted.values())
     lasting = [i for i in range(len(shape)) if i not in batch]
@@ -258,6 +257,13 @@ def _placed_at_several(
     else:
         moved = f.expand(_row(value, len(batch), 0), *moved.shape)
     return f.permute(moved, [order.index(i) for i in range(x.ndim)])
+
+
+def _common_shape(indices: Sequence[Tensor]) -> tuple[Any, ...]:
+    """That of indices which go together, as of one of them where extents are dynamic."""
+    if any(None in index.handle.shape for index in indices):
+        return tuple(max(indices, key=lambda index: index.ndim).shape)
+    return np.broadcast_shapes(*(tuple(index.shape) for index in indices))
 
 
 def _counted_axes(

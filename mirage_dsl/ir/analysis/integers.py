@@ -583,7 +583,11 @@ class _Limits:
         """What numbers inputs may be, and integers that are made of floats."""
         types = {n: t.dtype for n, t in self._types.items() if self._is_of_integers(n)}
         ranges = {name: range_of_format(dtype) for name, dtype in types.items()}
-        whole = {n: r for n, r in ranges.items() if r is not None}
+        whole = {
+            n: Whole(max(r.least, -_MANY), min(r.most, _MANY))
+            for n, r in ranges.items()
+            if r is not None
+        }
         return whole | {_MADE: Whole(-_MANY, _MANY)}
 
     def _reach(self, level: int, index: ir.Operand, extent: int) -> None:
@@ -1171,7 +1175,7 @@ def _small(words: Array) -> Array:
 
 def of_floats(dtype: DType, words: NDArray[np.int64], turns: AllTurns) -> NDArray[Any]:
     """An integer for each random number, where floats become integers."""
-    small = words % (2 * SMALL)
+    small = np.where(words % 2 == 0, words // 2 % (2 * SMALL), _small(words // 2))
     within = turns.made_within
     drawn = small if within is None else _indices(dtype, words, within)
     return beside(drawn.astype(dtype.long_name), words, turns.made)
