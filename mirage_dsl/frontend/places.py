@@ -260,7 +260,7 @@ def _placed_at_several(
 
 
 def _common_shape(indices: Sequence[Tensor]) -> tuple[Any, ...]:
-    """That of indices which go together, as of one of them where extents are dynamic."""
+    """That of indices which go together; of the longest where extents are dynamic."""
     if any(None in index.handle.shape for index in indices):
         return tuple(max(indices, key=lambda index: index.ndim).shape)
     return np.broadcast_shapes(*(tuple(index.shape) for index in indices))

@@ -296,7 +296,7 @@ class ResidueAlgebra:
         exp_oracle: bool = False,
         turns: AllTurns | None = None,
     ) -> None:
-        self.turns = turns or AllTurns()
+        self.turns = AllTurns() if turns is None else turns
         self.trials = trials
         self.order = order
         self.rng = rng

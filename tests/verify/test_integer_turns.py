@@ -259,10 +259,10 @@ def test_indices_at_sizes_that_no_draw_compares() -> None:
     text = (
         "mirage 1\n\nmugraph f(w: f16[v, k], ids: i64[n]) -> f16[n, k]"
         " where v = ?, n = ?, k = 24 {\n"
-        " i = minimum ids, 999\n y = gather w, i dim(v)\n return y\n}\n"
+        " i = minimum ids, 9999\n y = gather w, i dim(v)\n return y\n}\n"
     )
     assert mirage.verify(text, text).ok
-    wrong = mirage.verify(text.replace("999", "998"), text)
+    wrong = mirage.verify(text.replace("9999", "9998"), text)
     assert not wrong.ok
     assert "other numbers" in wrong.reason
 

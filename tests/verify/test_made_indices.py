@@ -90,6 +90,29 @@ CASES: dict[str, tuple[Function, list[Any], list[tuple[str, str]]]] = {
         [mirage.spec((64, 48), "float16"), TABLE],
         [("mul sigmoid1, 31", "mul sigmoid1, 32"), ("sigmoid x", "tanh x")],
     ),
+    "a clamped product": (
+        lambda a, b, t: t[(a * b).clamp(max=63)],
+        [Q, Q, mirage.spec((64, 32), "float16")],
+        [
+            ("minimum mul1, 63", "minimum mul1, 62"),
+            ("minimum mul1, 63", "minimum mul1, 64"),
+            ("minimum mul1, 63", "mul mul1, 1"),
+        ],
+    ),
+    "a step far from 0": (
+        lambda a, b, t: t[torch.where(b < 23, b, 23 + (b - 23) // 2) + a],
+        [Q, Q, mirage.spec((35, 32), "float16")],
+        [
+            ("floor_divide sub1, 2", "floor_divide sub1, 1"),
+            ("sub b, 23", "sub b, 22"),
+            ("floor_divide sub1", "remainder sub1"),
+        ],
+    ),
+    "a remainder of floats": (
+        lambda x, t: t[(x * 4).floor().long() % 10],
+        [mirage.spec((64,), "float16"), mirage.spec((10, 32), "float16")],
+        [(", 10\n", ", 9\n"), (", 10\n", ", 11\n")],
+    ),
     "an inverted order": (
         inverted,
         [mirage.spec((256, 64), "float16"), mirage.spec((256,), "int64")],
@@ -115,6 +138,14 @@ CASES: dict[str, tuple[Function, list[Any], list[tuple[str, str]]]] = {
         [("add index", "sub index"), ("mul equal1, equal2", "maximum equal1, equal2")],
     ),
 }
+
+
+def test_differences_of_any_size_are_drawn() -> None:
+    """Limits of both are as far apart as numbers go."""
+    program = (
+        mirage.kernel(lambda q, r, t: t[(q - r).clamp(min=0)]).bind(Q, Q, TABLE).program
+    )
+    assert all(mirage.verify(program, program, seed=s).equivalent for s in range(4))
 
 
 @pytest.mark.parametrize("name", CASES)

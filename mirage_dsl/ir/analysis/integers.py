@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -50,8 +51,9 @@ _NAMES = (
     "neg",
     "max",
     "min",
+    "abs",
 )
-LESS, REMAINDER, FLOOR_DIVIDE, BIT_AND, SHIFT_RIGHT, NEG, MAX, MIN = (
+LESS, REMAINDER, FLOOR_DIVIDE, BIT_AND, SHIFT_RIGHT, NEG, MAX, MIN, ABS = (
     table.OPERATORS[name] for name in _NAMES
 )
 _CONVERSIONS = frozenset(
@@ -60,6 +62,8 @@ _CONVERSIONS = frozenset(
 
 
 _EXTREMES = (table.MAXIMUM, table.MINIMUM)
+_DECIDING = (*_EXTREMES, ABS, FLOOR_DIVIDE, SHIFT_RIGHT, REMAINDER)
+"""Operators that go one way or the other, beside comparisons."""
 _SUMS = ("sum", "cumsum")
 _SELECTIONS = ("max", "min")
 _MOST_TRIED = 1 << 16
@@ -73,6 +77,7 @@ _ANCHORS = (0, 128)
 """Numbers that two are close to at once, so that they are close to each other."""
 _FIRST_STEP = 1 << 20
 """By how much numbers are changed at first, where inputs for indices are looked for."""
+_POWERS_OF_TWO = tuple(1 << n for n in range(42))
 _MOST_STEPS = 200
 """How often they are changed, each of them both ways."""
 _MADE, _FOUND = "", " "
@@ -144,9 +149,10 @@ def _index_limits(graph: ir.KernelGraph) -> Mapping[str, Limit]:
     some = {item.name: _inside_of(graph, item, found[item.name]) for item in items}
     alone = bool(some) and all(some.values())
     boxes = None if alone else limits.boxes()
+    made = limits.made_of_bounded()
     if boxes is not None:
-        return boxes
-    return {i.name: _tried(graph, i, found[i.name], some[i.name]) for i in items}
+        return made | boxes
+    return made | {i.name: _tried(graph, i, found[i.name], some[i.name]) for i in items}
 
 
 def _within_format(item: ir.Input, limit: Limit) -> range:
@@ -193,8 +199,7 @@ def indexed_too_short(graph: ir.KernelGraph, few_up_to: int = 0) -> dict[str, in
     limits = _Limits(graph)
     if limits.lacking or not few_up_to:
         return limits.lacking
-    few = limits.lacking_for_few()
-    return {dim: by for dim, by in few.items() if by <= few_up_to}
+    return limits.lacking_for_few(few_up_to)
 
 
 def drawn_of_few(graph: ir.KernelGraph) -> bool:
@@ -550,23 +555,58 @@ class _Limits:
 
         None where those that are found do so already, or no numbers do.
         """
-        boxes = None if self._serve() else self._tried().grown()
+        tried = self._tried()
+        boxes = None if self._serve() else tried.grown()
         if boxes is None:
             return None
         ends = {n: (int(b.least), int(b.most) + 1) for n, b in boxes.items()}
-        return {
+        found = {
             n: Limit(start, stop, of_any_size=stop - start > _MOST_TRIED)
             for n, (start, stop) in ends.items()
         }
+        better = tried.undecided(found) > tried.undecided(self.found)
+        inside = not self._is_narrow() and not tried.outside(self.found)
+        return None if inside and not better else found
 
-    def lacking_for_few(self) -> dict[str, int]:
+    def made_of_bounded(self) -> dict[str, Limit]:
+        """What integers may be that indices are made of, and floats with bounds."""
+        found = [
+            self._known.of(where, node.operands[0])
+            for gather in self._gathers
+            for where, _, node in _ancestors(self._made, gather.level, gather.index)
+            if isinstance(node, ir.Apply)
+            and node.op in _CONVERSIONS
+            and not self._is_whole(where, node.operands[0])
+        ]
+        known = [value for value in found if value is not None]
+        if not known:
+            return {}
+        least, most = max(v.least for v in known), min(v.most for v in known)
+        return {_MADE: Limit(int(least), max(int(least), int(most)) + 1)}
+
+    def _is_whole(self, level: int, value: ir.Operand) -> bool:
+        """Whether a value is known to be of integers; those of blocks' are not told."""
+        if level or isinstance(value, Scalar):
+            return True
+        dtype = self._types[value].dtype
+        return dtype.is_integer or dtype == boolean
+
+    def lacking_for_few(self, few_up_to: int) -> dict[str, int]:
         """By dim how many elements it lacks for a few numbers of each input."""
-        return {} if self._serve() else self._tried().lacking()
+        return {} if self._serve() else self._tried().lacking(few_up_to)
 
     def _serve(self) -> bool:
-        """Whether what is found keeps indices inside, and lets inputs be several."""
-        narrow = any(map(_is_narrow, self.found.values()))
-        return not narrow and not self._tried().outside(self.found)
+        """Whether what is found serves: indices are inside, inputs several numbers.
+
+        And what they meet on their way is decided either way.
+        """
+        tried = self._tried()
+        reaching = tried.undecided(self.found) == tried.undecided({})
+        return reaching and not self._is_narrow() and not tried.outside(self.found)
+
+    def _is_narrow(self) -> bool:
+        """Whether an input has hardly any numbers."""
+        return any(map(_is_narrow, self.found.values()))
 
     def _tried(self) -> _Boxes:
         return _Boxes(self._gathers, self._known, self._formats())
@@ -952,6 +992,20 @@ class _Boxes:
         read = {gather: self._read(gather, formats) for gather in gathers}
         self._gathers = [gather for gather, names in read.items() if names]
         self._formats = {n: formats[n] for names in read.values() for n in names}
+        self._choices = self._chosen()
+
+    def _chosen(self) -> list[tuple[int, ir.Apply]]:
+        """What decides between numbers on the way to an index, with its level."""
+        found = {
+            (where, node.result): (where, node)
+            for gather in self._gathers
+            for where, _, node in _ancestors(
+                self._known.made, gather.level, gather.index
+            )
+            if isinstance(node, ir.Apply)
+            and (node.op in _DECIDING or node.op.truth is Truth.COMPARES)
+        }
+        return list(found.values())
 
     def _read(self, gather: _Gather, formats: Boxes) -> list[str]:
         """The inputs that an index is made of."""
@@ -965,6 +1019,14 @@ class _Boxes:
 
     def outside(self, limits: Mapping[str, Limit]) -> dict[_Gather, int]:
         """How far indices may be outside within limits, where they may be."""
+        return self._outside(self._within(limits))
+
+    def undecided(self, limits: Mapping[str, Limit]) -> int:
+        """How many choices come out either way within limits."""
+        boxes = self._within(limits)
+        return sum(self._is_undecided(choice, boxes) for choice in self._choices)
+
+    def _within(self, limits: Mapping[str, Limit]) -> dict[str, Whole]:
         boxes = dict(self._formats)
         for name, limit in limits.items():
             most = limit.stop - 1
@@ -972,7 +1034,7 @@ class _Boxes:
                 continue
             own = boxes[name]
             boxes[name] = Whole(max(own.least, limit.start), min(own.most, most))
-        return self._outside(boxes)
+        return boxes
 
     def grown(self) -> dict[str, Whole] | None:
         """The ranges; without those of inputs that may be anything, None for none."""
@@ -980,6 +1042,11 @@ class _Boxes:
         if self._distance(point):
             return None
         boxes = {name: Whole(n, n) for name, n in point.items()}
+        for name in boxes:
+            few = {**boxes, name: self._few(name, point[name])}
+            boxes = boxes if self._outside(few) else few
+        for choice in self._choices:
+            boxes = self._reaching(choice, boxes, self._outside) or boxes
         steps = {(name, side): 1 for name in boxes for side in (1, -1)}
         while any(steps.values()):
             for (name, side), step in steps.items():
@@ -991,19 +1058,87 @@ class _Boxes:
                     steps[name, side] = step // 2 if grows else 0
         return {n: b for n, b in boxes.items() if b != self._formats[n]}
 
-    def lacking(self) -> dict[str, int]:
-        """By dim how many elements it lacks for a few numbers of each input."""
-        few: dict[str, Whole] = {}
-        for name, number in self._point().items():
-            whole, box = self._formats[name], Whole(number, number)
-            for by in (_FEW // 2, -(_FEW // 2)):
-                box = self._wider(box, whole, by)
-            few[name] = box
+    def lacking(self, most: int) -> dict[str, int]:
+        """By dim how many elements it lacks for a few numbers of each input.
+
+        And for choices to come out either way, where it takes no more than `most`.
+        """
+
+        def too_many(boxes: Boxes) -> bool:
+            return any(by > most for by in self._lacking(boxes).values())
+
+        boxes = {name: self._few(name, n) for name, n in self._point().items()}
+        for choice in self._choices:
+            boxes = self._reaching(choice, boxes, too_many) or boxes
+        return {dim: by for dim, by in self._lacking(boxes).items() if by <= most}
+
+    def _lacking(self, boxes: Boxes) -> dict[str, int]:
         found: dict[str, int] = {}
-        for gather, by in self._outside(few).items():
-            if gather.dim and by < _MANY:
+        for gather, by in self._outside(boxes).items():
+            if gather.dim:
                 found[gather.dim] = max(found.get(gather.dim, 0), by)
         return found
+
+    def _few(self, name: str, number: int) -> Whole:
+        """A few numbers about one."""
+        whole, box = self._formats[name], Whole(number, number)
+        for by in (_FEW // 2, -(_FEW // 2)):
+            box = self._wider(box, whole, by)
+        return box
+
+    def _reaching(
+        self,
+        choice: tuple[int, ir.Apply],
+        boxes: dict[str, Whole],
+        refused: Callable[[Boxes], object],
+    ) -> dict[str, Whole] | None:
+        """Ranges of which one is so much wider that a choice comes out either way.
+
+        None where none is, or all are refused.
+        """
+        if self._is_undecided(choice, boxes):
+            return None
+        for name, side in itertools.product(boxes, (1, -1)):
+            wider = self._least_reaching(choice, boxes, name, side)
+            if wider is not None and not refused(wider):
+                return wider
+        return None
+
+    def _least_reaching(
+        self, choice: tuple[int, ir.Apply], boxes: Boxes, name: str, side: int
+    ) -> dict[str, Whole] | None:
+        """Ranges of which one is wider at a side, by as little as serves a choice."""
+
+        def widened(by: int) -> dict[str, Whole]:
+            wider = self._wider(boxes[name], self._formats[name], side * by)
+            return {**boxes, name: wider}
+
+        def serves(by: int) -> bool:
+            return self._is_undecided(choice, widened(by))
+
+        most = next(filter(serves, _POWERS_OF_TWO), None)
+        if most is None:
+            return None
+        numbers = range(most // 2 + 1, most + 1)
+        return widened(numbers[bisect_left(numbers, True, key=serves)])
+
+    def _is_undecided(self, choice: tuple[int, ir.Apply], boxes: Boxes) -> bool:
+        """Whether a choice comes out either way in ranges, as far as these tell."""
+        where, node = choice
+        ranges = replace(self._known, given=boxes, of_floats=boxes.get(_MADE))
+        given = [ranges.of(where, operand) for operand in node.operands]
+        known = [value for value in given if value is not None]
+        if len(known) < len(given):
+            return False
+        if node.op in _EXTREMES:
+            first, second = known
+            return first.least < second.most and second.least < first.most
+        if node.op is ABS:
+            return known[0].least < 0 < known[0].most
+        found = range_of(node.op, known)
+        if node.op is REMAINDER:
+            return found != known[0]
+        return found is not None and found.least < found.most
 
     @staticmethod
     def _wider(box: Whole, whole: Whole, by: int) -> Whole:
@@ -1175,7 +1310,7 @@ def _small(words: Array) -> Array:
 
 def of_floats(dtype: DType, words: NDArray[np.int64], turns: AllTurns) -> NDArray[Any]:
     """An integer for each random number, where floats become integers."""
-    small = np.where(words % 2 == 0, words // 2 % (2 * SMALL), _small(words // 2))
+    small = np.where(words % 4 == 0, words // 4 % (2 * SMALL), _small(words // 4))
     within = turns.made_within
     drawn = small if within is None else _indices(dtype, words, within)
     return beside(drawn.astype(dtype.long_name), words, turns.made)
