@@ -150,7 +150,7 @@ def test_differences_of_any_size_are_drawn() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_searched(name: str) -> None:
-    """At least one candidate is verified, and none takes longer than the program."""
+    """A candidate with a kernel of its own is verified."""
     function, arguments, _ = CASES[name]
     program = mirage.kernel(function).bind(*arguments).program
     found = search(program, H100, budget_seconds=5, max_kernels=2)

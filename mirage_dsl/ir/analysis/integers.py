@@ -15,7 +15,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -555,8 +555,8 @@ class _Limits:
 
         None where those that are found do so already, or no numbers do.
         """
-        tried = self._tried()
-        boxes = None if self._serve() else tried.grown()
+        tried = self._together
+        boxes = None if self._serves() else tried.grown()
         if boxes is None:
             return None
         ends = {n: (int(b.least), int(b.most) + 1) for n, b in boxes.items()}
@@ -565,7 +565,7 @@ class _Limits:
             for n, (start, stop) in ends.items()
         }
         better = tried.undecided(found) > tried.undecided(self.found)
-        inside = not self._is_narrow() and not tried.outside(self.found)
+        inside = not self._hardly_varies() and not tried.outside(self.found)
         return None if inside and not better else found
 
     def made_of_bounded(self) -> dict[str, Limit]:
@@ -593,27 +593,28 @@ class _Limits:
 
     def lacking_for_few(self, few_up_to: int) -> dict[str, int]:
         """By dim how many elements it lacks for a few numbers of each input."""
-        return {} if self._serve() else self._tried().lacking(few_up_to)
+        return {} if self._serves() else self._together.lacking(few_up_to)
 
-    def _serve(self) -> bool:
+    def _serves(self) -> bool:
         """Whether what is found serves: indices are inside, inputs several numbers.
 
         And what they meet on their way is decided either way.
         """
-        tried = self._tried()
+        tried = self._together
         reaching = tried.undecided(self.found) == tried.undecided({})
-        return reaching and not self._is_narrow() and not tried.outside(self.found)
+        return reaching and not self._hardly_varies() and not tried.outside(self.found)
 
-    def _is_narrow(self) -> bool:
+    def _hardly_varies(self) -> bool:
         """Whether an input has hardly any numbers."""
         return any(map(_is_narrow, self.found.values()))
 
-    def _tried(self) -> _Boxes:
+    @cached_property
+    def _together(self) -> _Boxes:
         return _Boxes(self._gathers, self._known, self._formats())
 
     def outside(self, limits: Mapping[str, Limit]) -> str | None:
         """An index that is not always inside within limits, and of what it is one."""
-        gather = next(iter(self._tried().outside(limits)), None)
+        gather = next(iter(self._together.outside(limits)), None)
         if gather is None:
             return None
         dim = f" of dim {gather.dim}" if gather.dim else ""
@@ -976,8 +977,8 @@ class _Gather:
 class _Boxes:
     """Ranges of inputs for all indices to be inside, found by trying.
 
-    First one number for each input, by steps that halve; then as many beside it as
-    there are.
+    First one number for each input, by steps that grow and shrink; then enough beside
+    it for choices to come out either way, and as many as there are.
 
     Args:
         gathers: What is indexed.
@@ -1124,8 +1125,7 @@ class _Boxes:
 
     def _is_undecided(self, choice: tuple[int, ir.Apply], boxes: Boxes) -> bool:
         """Whether a choice comes out either way in ranges, as far as these tell."""
-        where, node = choice
-        ranges = replace(self._known, given=boxes, of_floats=boxes.get(_MADE))
+        (where, node), ranges = choice, self._ranges(boxes)
         given = [ranges.of(where, operand) for operand in node.operands]
         known = [value for value in given if value is not None]
         if len(known) < len(given):
@@ -1169,11 +1169,12 @@ class _Boxes:
         boxes = {name: Whole(n, n) for name, n in point.items()}
         return sum(self._outside(boxes).values())
 
+    def _ranges(self, boxes: Boxes) -> _Ranges:
+        return replace(self._known, given=boxes, of_floats=boxes.get(_MADE))
+
     def _outside(self, boxes: Boxes) -> dict[_Gather, int]:
         """How far indices lie outside, where they do."""
-        of_floats = boxes.get(_MADE)
-        ranges = replace(self._known, given=boxes, of_floats=of_floats)
-        found: dict[_Gather, int] = {}
+        ranges, found = self._ranges(boxes), dict[_Gather, int]()
         for gather in self._gathers:
             index = ranges.of(gather.level, gather.index)
             by = _MANY
