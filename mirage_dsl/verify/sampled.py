@@ -87,6 +87,7 @@ from mirage_dsl.verify.trials import (
     elements_of,
     invalid_trials,
     touched,
+    valueless,
     without_value,
 )
 from mirage_dsl.verify.turns import (
@@ -886,11 +887,14 @@ def _compared(
     """
     needed = _draws(candidate, sampling)
     done, missing = 0.0, [np.ones((), np.bool_)] * len(candidate.axes)
+    empty: list[list[int]] = [[] for _ in missing]
     for attempt in range(_MOST_DRAWS if needed > 1 else _ATTEMPTS):
         ours = outputs(attempt)
-        theirs = candidate.outputs(sampling, CANDIDATE, attempt, drawing)
-        if invalid_trials(ours).any():
+        before, empty = empty, [np.flatnonzero(valueless(v)).tolist() for v in ours]
+        if invalid_trials(ours).any() or (any(empty) and empty != before):
+            # One draw does not tell what never has a value from what had none there.
             continue
+        theirs = candidate.outputs(sampling, CANDIDATE, attempt, drawing)
         if invalid_trials(theirs).any():
             return Sampled(difference="the candidate divides by zero there")
         place = _difference(ours, theirs, candidate.axes)

@@ -219,6 +219,11 @@ def _marked(value: Residue, never: NDArray[np.bool_]) -> Residue:
     return Residue(value.parts, flags)
 
 
+def valueless(output: Residue) -> NDArray[np.bool_]:
+    """Which elements `without_value` has found to have none."""
+    return output.all_flags() & (MASKED | RAISED) == MASKED | RAISED
+
+
 def invalid_trials(outputs: Sequence[Residue]) -> NDArray[np.bool_]:
     """The trials in which an output has an element without a value."""
     found = [_per_trial(v.flagged(INVALID)) for v in outputs]

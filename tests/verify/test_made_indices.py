@@ -113,6 +113,66 @@ CASES: dict[str, tuple[Function, list[Any], list[tuple[str, str]]]] = {
         [mirage.spec((64,), "float16"), mirage.spec((10, 32), "float16")],
         [(", 10\n", ", 9\n"), (", 10\n", ", 11\n")],
     ),
+    "floats that are rounded and clamped": (
+        lambda x, t: t[(x * 15).round().clamp(0, 15).long()],
+        [mirage.spec((64,), "float16"), mirage.spec((16, 32), "float16")],
+        [
+            ("minimum maximum1, 15", "minimum maximum1, 14"),
+            ("round mul1", "floor mul1"),
+        ],
+    ),
+    "beside a short table": (
+        lambda a, b, t: t[torch.minimum(a.clamp(max=6), b)],
+        [Q, Q, mirage.spec((7, 32), "float16")],
+        [("minimum a, 6", "minimum a, 7"), ("minimum a, 6", "minimum a, 5")],
+    ),
+    "beside floats": (
+        lambda a, b, x, t: t[
+            torch.minimum(torch.maximum(a, b), (x * 15).long().clamp(0, 15))
+        ],
+        [
+            Q,
+            Q,
+            mirage.spec((64,), "float16"),
+            mirage.spec((16, 32), "float16"),
+        ],
+        [("minimum maximum2, 15", "minimum maximum2, 14")],
+    ),
+    "digits of two": (
+        lambda a, b, t: t[a // 16 * 4 + b // 32],
+        [Q, Q, mirage.spec((32, 32), "float16")],
+        [
+            ("floor_divide a, 16", "floor_divide a, 17"),
+            ("floor_divide b, 32", "floor_divide b, 33"),
+            ("floor_divide b, 32", "floor_divide b, 31"),
+        ],
+    ),
+    "places in blocks": (
+        lambda cache, blocks, place: cache[blocks[place // 16], place % 16],
+        [
+            mirage.spec((12, 16, 8), "float16"),
+            mirage.spec((6,), "int64"),
+            mirage.spec((9,), "int64"),
+        ],
+        [
+            ("floor_divide place, 16", "floor_divide place, 17"),
+            ("floor_divide place, 16", "floor_divide place, 15"),
+            ("remainder place, 16", "remainder place, 15"),
+        ],
+    ),
+    "steps of neighbours": (
+        lambda a, t: t[(a[1:] - a[:-1]).abs()],
+        [Q, TABLE],
+        [("sub slice", "add slice"), ("abs sub1", "square sub1")],
+    ),
+    "interleaved bits": (
+        lambda a, b, t: t[(a & 1) | ((b & 1) << 1) | ((a & 2) << 1) | ((b & 2) << 2)],
+        [Q, Q, mirage.spec((16, 32), "float16")],
+        [
+            ("bit_and a, 1", "bit_and a, 3"),
+            ("shift_left bit_and4, 2", "shift_left bit_and4, 1"),
+        ],
+    ),
     "an inverted order": (
         inverted,
         [mirage.spec((256, 64), "float16"), mirage.spec((256,), "int64")],
@@ -146,6 +206,19 @@ def test_differences_of_any_size_are_drawn() -> None:
         mirage.kernel(lambda q, r, t: t[(q - r).clamp(min=0)]).bind(Q, Q, TABLE).program
     )
     assert all(mirage.verify(program, program, seed=s).equivalent for s in range(4))
+
+
+@pytest.mark.parametrize("width", [2, 12])
+def test_the_place_of_the_largest_is_an_index(width: int) -> None:
+    """Among drawn residues none may be the largest: such a draw says nothing."""
+    arguments = mirage.spec((9, width)), mirage.spec((width, 4))
+    program = mirage.kernel(lambda x, t: t[x.argmax(1)]).bind(*arguments).program
+    text = to_text(program)
+    other = text.replace("max x over(k)", "min x over(k)")
+    assert other != text
+    for seed in SEEDS:
+        assert mirage.verify(program, program, seed=seed).equivalent
+        assert not mirage.verify(other, program, seed=seed).equivalent
 
 
 @pytest.mark.parametrize("name", CASES)

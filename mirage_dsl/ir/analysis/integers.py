@@ -73,6 +73,8 @@ _FEW_INDICES = 8
 _FEW = 3
 """Numbers at either end of a turn that may lie outside of what is indexed, and numbers
 that an input is drawn of at least, or hardly any two are told apart."""
+_MULTIPLES = 4
+"""How many multiples of what numbers are divided by they are close to."""
 _ANCHORS = (0, 128)
 """Numbers that two are close to at once, so that they are close to each other."""
 _FIRST_STEP = 1 << 20
@@ -378,12 +380,16 @@ class _OfNumbers:
         numbers: The numbers.
         inside: For which of them all that is indexed has an element.
         made: What is computed of them.
+
+    An element is of one element of the input alone, or not made: `x[1:] - x[:-1]` is of
+    two, as what comes through different views meets there.
     """
 
     def __init__(self, graph: ir.KernelGraph, numbers: NDArray[Any]) -> None:
         self.numbers = numbers
         self.inside = np.ones(len(numbers), np.bool_)
         self.made: dict[str, NDArray[Any]] = {}
+        self._views: dict[str, tuple[ir.Apply, ...]] = {}
         self._others = set[str]()
         extents = derived_extents(graph, graph.extent_of)
         self._extents = {n: e for n, e in extents.items() if e is not None}
@@ -399,8 +405,11 @@ class _OfNumbers:
             self.inside[:] = False
             return
         self._index(node)
-        if read <= self.made.keys() and _of_elements(node):
+        views = {self._views.get(value, ()) for value in read}
+        if read <= self.made.keys() and _of_elements(node) and len(views) == 1:
             self.made[node.result] = self._computed(node)
+            own = (node,) if node.op.kind is Kind.VIEW else ()
+            self._views[node.result] = (*views.pop(), *own)
         else:
             self._others.add(node.result)
 
@@ -524,11 +533,14 @@ class _Limits:
     def _compared(self) -> Iterator[tuple[int, ir.Operand, ir.Operand, Limit]]:
         """Values that are compared, with what, and what is close to that.
 
-        Of two of which nothing is known either is close to some numbers.
+        Of two of which nothing is known either is close to some numbers.  What is
+        divided is close to the first multiples.
         """
         for level, node in self._nodes:
             if not isinstance(node, ir.Apply) or len(node.operands) != 2:
                 continue
+            for near in self._multiples(node):
+                yield level, *node.operands, near
             if node.op.truth is not Truth.COMPARES and node.op not in _EXTREMES:
                 continue
             known = [self._range(level, o) for o in node.operands]
@@ -537,6 +549,20 @@ class _Limits:
             for operand, other, near in pairs:
                 for least, most in both if near is None else [near]:
                     yield level, operand, other, Limit(least - 1, most + 2)
+
+    def _multiples(self, node: ir.Apply) -> list[Limit]:
+        """What is close to multiples of the number that a node divides by, if any."""
+        number = ir.integer_of(node.operands[1], self._extents)
+        if number is None or number < 0:
+            return []
+        if node.op is SHIFT_RIGHT:
+            number = 1 << min(number, 63)
+        elif node.op is BIT_AND:
+            number = number + 1 if number & (number + 1) == 0 else 0
+        elif node.op not in (FLOOR_DIVIDE, REMAINDER):
+            return []
+        ends = [number * times for times in range(_MULTIPLES)] if number > 1 else []
+        return [Limit(end - 1, end + 1) for end in ends]
 
     def _index(self, level: int, node: ir.Apply) -> None:
         """What an index has to be within, if a node has one."""
@@ -571,7 +597,7 @@ class _Limits:
     def made_of_bounded(self) -> dict[str, Limit]:
         """What integers may be that indices are made of, and floats with bounds."""
         found = [
-            self._known.of(where, node.operands[0])
+            self._known.of(where, node.result)
             for gather in self._gathers
             for where, _, node in _ancestors(self._made, gather.level, gather.index)
             if isinstance(node, ir.Apply)
@@ -809,9 +835,8 @@ class _Limits:
         value, number = operands[0], ir.integer_of(operands[-1], self._extents)
         if op is table.MUL and number is None:
             value, number = operands[-1], ir.integer_of(operands[0], self._extents)
-        if number is None or (number <= 0 and op not in (table.MAXIMUM, table.MINIMUM)):
-            for operand in operands:
-                self._hold(level, operand, limit)
+        if number is None or (number <= 0 and op not in _EXTREMES):
+            self._each(level, op, operands, limit)
             return
         if op is table.MUL:
             limit = limit.divided(number)
@@ -828,6 +853,22 @@ class _Limits:
         elif op is table.MAXIMUM and number >= limit.start:
             limit = replace(limit, start=-_MANY)
         self._hold(level, value, limit)
+
+    def _each(
+        self, level: int, op: Operator, operands: Sequence[ir.Operand], limit: Limit
+    ) -> None:
+        """All operands; of a maximum or a minimum one may lie beyond a limit.
+
+        That is where the other one keeps the result inside.
+        """
+        ends = [self._clamped.of(level, operand) for operand in operands]
+        for operand, other in zip(operands, ends[::-1], strict=True):
+            own = limit
+            if other is not None and op is table.MINIMUM and other.most < limit.stop:
+                own = replace(limit, stop=_MANY)
+            if other is not None and op is table.MAXIMUM and other.least >= limit.start:
+                own = replace(limit, start=-_MANY)
+            self._hold(level, operand, own)
 
     def _sum(
         self, level: int, operands: Sequence[ir.Operand], limit: Limit, sign: int
@@ -910,6 +951,7 @@ class _Ranges:
         given: Ranges of inputs.
         of_floats: The range of integers that are made of floats of which nothing is
             known; None for those of which something is told by the floats.
+        anything: What is known of what nothing is known of.
     """
 
     made: Made
@@ -917,6 +959,7 @@ class _Ranges:
     positions: Mapping[str, int]
     given: Boxes
     of_floats: Whole | None = None
+    anything: Whole | None = None
     known: dict[tuple[int, str], Whole | None] = field(
         default_factory=dict[tuple[int, str], Whole | None], init=False
     )
@@ -926,7 +969,8 @@ class _Ranges:
         if isinstance(value, Scalar):
             return range_of_number(ir.integer_of(value, self.extents))
         if (level, value) not in self.known:
-            self.known[level, value] = self._found(level, value, depth)
+            found = self._found(level, value, depth)
+            self.known[level, value] = self.anything if found is None else found
         return self.known[level, value]
 
     def _found(self, level: int, value: str, depth: int) -> Whole | None:
@@ -943,10 +987,23 @@ class _Ranges:
             return _BOUNDED[node.op.name]
         given = [self.of(where, o, depth + 1) for o in node.operands]
         if node.op in _CONVERSIONS and given == [None]:
-            return self.of_floats
+            return self._of_float(where, node.operands[0])
         if node.op.kind in (Kind.REDUCTION, Kind.SCAN):
             return self._joined(node, given[0])
         return range_of(node.op, given)
+
+    def _of_float(self, level: int, value: ir.Operand) -> Whole | None:
+        """The range of an integer made of a float, which may be clamped on its way."""
+        known = self._with_floats.of(level, value)
+        least, most = (known.least, known.most) if known else (-_MANY, _MANY)
+        given = self.of_floats
+        if given is not None and given.least <= most and least <= given.most:
+            return Whole(max(least, given.least), min(most, given.most))
+        return None if least <= -_MANY or most >= _MANY else Whole(least, most)
+
+    @cached_property
+    def _with_floats(self) -> _Ranges:
+        return replace(self, anything=_UNLIMITED)
 
     def _joined(self, node: ir.Apply, value: Whole | None) -> Whole | None:
         """What numbers of a range are together: their sum, or one of them."""

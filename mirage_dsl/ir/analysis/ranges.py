@@ -217,6 +217,16 @@ def _masked(given: Given) -> Whole | None:
     return Whole(0, min(ends)) if ends else None
 
 
+def _of_bits(given: Given) -> Whole | None:
+    """Bits that one has, or either: no more of them than the longer one has."""
+    known = [v for v in given if v is not None and v.least >= 0]
+    if len(known) < len(given):
+        return None
+    bits = max(int(v.most).bit_length() for v in known)
+    counted, data = any(v.counted for v in known), any(v.data for v in known)
+    return Whole(0, (1 << bits) - 1, counted, data)
+
+
 def _rest(given: Given) -> Whole | None:
     """What is left by a number: less than it, and all of what is less."""
     value, number = given
@@ -255,7 +265,10 @@ _ELEMENTWISE: Mapping[str, Callable[[Given], Whole | None]] = {
     "square": _one(lambda v: (0, v.least**2, v.most**2)),
     "relu": _one(lambda v: (max(v.least, 0), max(v.most, 0))),
     "where": _chosen,
+    **dict.fromkeys(("round", "floor", "ceil", "trunc"), _all_of),
     "bit_and": _masked,
+    "bit_or": _of_bits,
+    "bit_xor": _of_bits,
     "remainder": _rest,
     "shift_left": _shifted,
     "shift_right": _shifted_back,
