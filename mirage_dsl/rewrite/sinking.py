@@ -32,6 +32,17 @@ stored.  Before → after:
       t = load g[n/grid, d]            →       b = load w[v, d]
       ..                                       t = gather b, a dim(v)
     }                                          ..
+
+A gather that nothing else reads, by an index that is computed one by one, is a kernel
+of its own that computes the index on its way.  Before → after:
+
+    i = block grid(n / 4) {                  g = block grid(n / 4) {
+      t = load x[n/grid]                       t = load x[n/grid]
+      f = floor t                              f = floor t
+      store i = f                     →        b = load w[v]
+    }                                          p = gather b, f dim(v)
+    g = gather w, i dim(v)                     store g = p
+                                             }
 """
 
 from __future__ import annotations
@@ -42,12 +53,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 
+from mirage_dsl.core.hardware import GRID_AXES
 from mirage_dsl.core.types import (
     Dim,
     MemorySpace,
     Scalar,
-    Types,
-    boolean,
     flat_type,
     i64,
     scalar,
@@ -55,7 +65,7 @@ from mirage_dsl.core.types import (
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, free_name, longer_name
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import (
     live,
@@ -513,7 +523,7 @@ def with_gathers_given(
     """The program without gathers that need nothing of what it computes.
 
     They are gathers of inputs and of views of these, by integers that are inputs or are
-    computed of them one by one.  None where there are none.
+    computed of inputs one by one.  None where there are none.
 
     Args:
         program: The program.
@@ -521,21 +531,21 @@ def with_gathers_given(
     """
     types = kernel_types(program)
     there = {i.name for i in program.inputs}
-    exact = {i.name for i in program.given}
+    alone = {i.name for i in program.given}
     returned = {r.value for r in program.returns}
     picked: list[ir.Apply] = []
     for node in program.applies:
         if node.op.kind is Kind.GATHER and node.result not in returned:
-            if node.values[0] in there and node.values[1] in exact:
+            if node.values[0] in there and node.values[1] in alone:
                 picked.append(node)
                 if types[node.result].dtype.is_integer:
-                    exact.add(node.result)
-        elif hidden and _hides(node, picked) and node.values[0] in exact:
+                    alone.add(node.result)
+        elif hidden and _hides(node, picked) and node.values[0] in alone:
             picked.append(node)
         elif node.is_view and there.issuperset(node.values):
             there.add(node.result)
-        if _is_of_integers(node, types) and exact.issuperset(node.values):
-            exact.add(node.result)
+        if _is_by_element(node) and alone.issuperset(node.values):
+            alone.add(node.result)
     if not picked:
         return None
     done = {n.result for n in picked}
@@ -572,6 +582,16 @@ def fuse_gathers(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     return None if check(made) else made
 
 
+def gathers_as_kernels(graph: ir.KernelGraph) -> ir.KernelGraph | None:
+    """The μGraph whose gathers are blocks, with what computes their indices.
+
+    Sizes of these blocks are still to be chosen.  None where all gathers stay PyTorch's
+    calls: their indices are there already, or are no simple functions of what is.
+    """
+    made = map_nodes(graph, _Fusing(graph).kernel)
+    return fuse_gathers(made) if made != graph else None
+
+
 class _Fusing:
     def __init__(self, graph: ir.KernelGraph) -> None:
         self._types = kernel_types(graph)
@@ -587,6 +607,22 @@ class _Fusing:
         """The block that picks what it loads of gathers."""
         made = map_nodes(block, self._node)
         return block if made == block else _without_twins(made)
+
+    def kernel(self, node: ir.KernelNode) -> list[ir.KernelNode]:
+        """A gather as a block that stores what it loads of it; others as they are."""
+        if not isinstance(node, ir.Apply) or node.op.kind is not Kind.GATHER:
+            return [node]
+        kind, (source, index) = self._types[node.result], node.values
+        known = self._types[source].space is MemorySpace.NOWHERE
+        if known or len(kind.names) > GRID_AXES or not self._is_alone(index):
+            return [node]
+        picked = self._names.fresh(node.result)
+        load = ir.Load(self._names.fresh(f"{node.result}_t"), picked, kind.axes)
+        grid = tuple(ir.Split(name, 1) for name in kind.names)
+        axes = ir.gridded(kind.axes, set(kind.names))
+        store = ir.Store(node.result, load.result, axes, kind.dtype)
+        block = ir.BlockGraph(grid, None, (replace(load, axes=axes), store))
+        return [replace(node, result=picked), block]
 
     def _node(self, node: ir.BlockNode) -> list[ir.BlockNode]:
         made = self._kernels.get(node.source) if isinstance(node, ir.Load) else None
@@ -613,7 +649,7 @@ class _Fusing:
             return node
         found = (self._kernels.get(value) for value in node.values[1:])
         gathers = [n for n in found if n is not None and n.op.kind is Kind.GATHER]
-        hides = _hides(node, gathers) and self._is_exact(node.values[0])
+        hides = _hides(node, gathers) and self._is_alone(node.values[0])
         return gathers[0] if hides else None
 
     def _picked(
@@ -635,14 +671,14 @@ class _Fusing:
         return nodes[-1].result
 
     # -- Indices -------------------------------------------------------------------
-    # What is computed of them one by one is computed again in the block, where it
-    # is exact: they are integers.
+    # What is computed of them one by one, or they of floats, is computed again in the
+    # block.
 
     def _copied(
         self, tensor: str, pieces: Mapping[str, Dim], nodes: list[ir.BlockNode]
     ) -> str:
         """The name of the pieces of an index in the block."""
-        if self._is_exact(tensor):
+        if self._is_alone(tensor):
             if tensor in self._kernels:
                 node = self._kernels[tensor]
                 if node.op.kind is Kind.GATHER:
@@ -675,20 +711,19 @@ class _Fusing:
         nodes.append(replace(copied, result=self._names.fresh(node.result)))
         return nodes[-1].result
 
-    def _is_exact(self, tensor: str) -> bool:
-        """Whether a tensor is computed one by one, as integers."""
+    def _is_alone(self, tensor: str) -> bool:
+        """Whether a tensor is computed of others one by one."""
         if tensor in self._kernels:
             node = self._kernels[tensor]
             if node.op.kind is Kind.GATHER:
                 source = self._types[node.values[0]]
                 return source.dtype.is_integer and source.space is MemorySpace.DEVICE
-            return _is_of_integers(node, self._types)
+            return _is_by_element(node)
         if tensor not in self._stored:
             return False
         block, store = self._stored[tensor]
-        made, types = makers(block), block_types(block, self._types)
-        needed = post_order(made, [store.operand])
-        return all(isinstance(n, ir.Load) or _is_of_integers(n, types) for n in needed)
+        needed = post_order(makers(block), [store.operand])
+        return all(isinstance(n, ir.Load) or _is_by_element(n) for n in needed)
 
 
 def _without_twins(block: ir.BlockGraph) -> ir.BlockGraph:
@@ -713,8 +748,6 @@ def _without_twins(block: ir.BlockGraph) -> ir.BlockGraph:
     return map_nodes(block, kept)
 
 
-def _is_of_integers(node: ir.ValueNode, types: Types) -> bool:
-    """Whether a node computes integers or truth values, one by one."""
-    by_element = isinstance(node, ir.Apply) and node.op.kind is Kind.ELEMENTWISE
-    dtype = types[node.result].dtype
-    return by_element and (dtype.is_integer or dtype == boolean)
+def _is_by_element(node: ir.ValueNode) -> bool:
+    """Whether a node computes each element of one of each operand."""
+    return isinstance(node, ir.Apply) and node.op.kind is Kind.ELEMENTWISE

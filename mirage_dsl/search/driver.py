@@ -485,6 +485,7 @@ class _Driver:
         segments = self.segments
         for made in (
             segments.sized_for_gathers,
+            segments.with_gathers,
             segments.with_windows,
             segments.with_channels_last,
         ):

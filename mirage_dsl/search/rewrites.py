@@ -32,6 +32,7 @@ from mirage_dsl.rewrite.pairs import with_pairs
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sinking import (
     fuse_gathers,
+    gathers_as_kernels,
     share_views,
     sink_gathers,
     sink_views,
@@ -236,6 +237,13 @@ _ROWS = (
         (Use.VARIANT,),
         "blocks pick the elements that they read themselves, where a gather did",
         fuse_gathers,
+    ),
+    Rewrite(
+        "gathers-as-kernels",
+        Level.MUGRAPH,
+        (Use.VARIANT,),
+        "a gather is a kernel that computes its index on the way",
+        gathers_as_kernels,
     ),
     Rewrite(
         "skip-tiles",

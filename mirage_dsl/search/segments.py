@@ -644,6 +644,11 @@ class SegmentSearch:
             return None
         return self.sized_for_gathers(fused)
 
+    def with_gathers(self, graph: ir.KernelGraph) -> Plan | None:
+        """A μGraph whose gathers are kernels that compute their own indices."""
+        made = REWRITES["gathers-as-kernels"](graph)
+        return None if made is graph else self.sized_for_gathers(made)
+
     def sized_for_gathers(self, graph: ir.KernelGraph) -> Plan | None:
         """A μGraph with other sizes for its blocks that pick elements themselves.
 

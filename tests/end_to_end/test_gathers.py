@@ -342,6 +342,27 @@ SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
     "rows of computed ones": (lambda w, i: torch.exp(w)[i], [W, IDS], 1),
     "picked twice": (lambda w, i, j: w[i] * w[j], [W, IDS, indices(49, 24)], 1),
     "by an index that is picked": (lambda w, i, j: w[i[j]] + 1, [W, IDS, IDS % 24], 1),
+    "levels of floats": (
+        lambda x, t: t[(x * 31).long().clamp(0, 31)],
+        [normal(40, 72), normal(32)],
+        1,
+    ),
+    "levels that are scaled": (
+        lambda x, t, s: t[(x.sigmoid() * 31).long()] * s,
+        [normal(40, 72), normal(32), normal(72)],
+        1,
+    ),
+    "rows of rounded floats": (
+        lambda x, t: t[(x * 4).round().long().clamp(0, 15)],
+        [normal(33), normal(16, 20)],
+        1,
+    ),
+    "rows of quotients": (lambda w, i: w[i // 2], [W, IDS], 1),
+    "sides of hyperplanes": (
+        lambda x, w, t: t[(x @ w > 0).long()],
+        [normal(24, 16), normal(16, 12), normal(2)],
+        2,
+    ),
     "windows": (windows, [normal(4, 1000)], 1),
     "windows of planes": (windows_of_planes, [normal(3, 40, 64)], 1),
 }

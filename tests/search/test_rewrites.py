@@ -187,6 +187,16 @@ mugraph f(w: f16[v, d], ids: i64[n]) -> f16[n, d] where v = 32, d = 16, n = 8 {
   return y
 }
 """,
+    "gathers-as-kernels": """
+mugraph f(t: f32[v], x: f32[n]) -> f32[n] where v = 32, n = 64 {
+  s = mul x, 31
+  i = to_i64 s
+  u = maximum(i, 0)
+  j = minimum(u, 31)
+  y = gather t, j dim(v)
+  return y
+}
+""",
     "skip-tiles": """
 mugraph causal(s: f32[n, d]) -> f32[n] where n = 64, d = 64 {
   i = index n
