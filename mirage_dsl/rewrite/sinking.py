@@ -43,18 +43,31 @@ of its own that computes the index on its way.  Before → after:
     }                                          p = gather b, f dim(v)
     g = gather w, i dim(v)                     store g = p
                                              }
+
+Gathers along dims that lie side by side, one of what another has picked, are one along
+both.  Before → after:
+
+    g = gather x, i dim(m)                   f = flatten x of(m, k) to(m_k)
+    y = block grid(n / 4) {                  y = block grid(n / 4) {
+      t = load g[n/grid, k]                    a = load i[n/grid]
+      a = load j[n/grid]              →        b = load j[n/grid]
+      p = gather t, a dim(k)                   c = a * k + b
+      ..                                       t = load f[m_k]
+    }                                          p = gather t, c dim(m_k)
+                                               ..
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 
 from mirage_dsl.core.hardware import GRID_AXES
 from mirage_dsl.core.types import (
+    AxisNames,
     Dim,
     MemorySpace,
     Scalar,
@@ -63,14 +76,13 @@ from mirage_dsl.core.types import (
     scalar,
 )
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.canonical import FreshNames, free_name, longer_name
+from mirage_dsl.ir.canonical import FreshNames, free_name, longer_name, new_name
 from mirage_dsl.ir.check import check
-from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import (
     live,
     makers,
-    map_blocks,
     map_nodes,
     post_order,
     read_by,
@@ -456,7 +468,7 @@ class _GatherSinker:
             return [node]
         wide, behind = self._names.fresh(index), self._names.fresh(f"{index}_behind")
         below, at = self._names.fresh(f"{index}_below"), node.location
-        extent = Scalar(Fraction(1), ((dim, 1),))
+        extent = _extent_of(dim)
         return [
             ir.Apply(wide, table.CONVERSIONS[i64], (index,), location=at),
             ir.Apply(below, table.LESS, (wide, scalar(0)), location=at),
@@ -522,8 +534,9 @@ def with_gathers_given(
 ) -> GathersGiven | None:
     """The program without gathers that need nothing of what it computes.
 
-    They are gathers of inputs and of views of these, by integers that are inputs or are
-    computed of inputs one by one.  None where there are none.
+    They are gathers of inputs, of views of these, and of what such gathers pick, by
+    integers that are inputs or are computed of inputs one by one.  None where there are
+    none.
 
     Args:
         program: The program.
@@ -536,7 +549,8 @@ def with_gathers_given(
     picked: list[ir.Apply] = []
     for node in program.applies:
         if node.op.kind is Kind.GATHER and node.result not in returned:
-            if node.values[0] in there and node.values[1] in alone:
+            known = there.union(n.result for n in picked)
+            if node.values[0] in known and node.values[1] in alone:
                 picked.append(node)
                 if types[node.result].dtype.is_integer:
                     alone.add(node.result)
@@ -574,11 +588,10 @@ def _hides(node: ir.Apply, picked: Iterable[ir.Apply]) -> bool:
 
 def fuse_gathers(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     """The μGraph whose blocks pick elements themselves; None where none can."""
-    fusing = _Fusing(graph)
-    made = map_blocks(graph, fusing.block)
+    made = map_nodes(graph, _Fusing(graph).fused)
     if made == graph:
         return None
-    made = without_dead(made)
+    made = with_derived_extents(without_dead(made))
     return None if check(made) else made
 
 
@@ -588,14 +601,27 @@ def gathers_as_kernels(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     Sizes of these blocks are still to be chosen.  None where all gathers stay PyTorch's
     calls: their indices are there already, or are no simple functions of what is.
     """
-    made = map_nodes(graph, _Fusing(graph).kernel)
-    return fuse_gathers(made) if made != graph else None
+    fusing = _Fusing(graph)
+    ahead = {
+        node.result
+        for gather in graph.applies
+        if gather.op.kind is Kind.GATHER
+        for node in fusing.chain(gather)
+        if node is not gather
+    }
+
+    def made(node: ir.KernelNode) -> list[ir.KernelNode]:
+        return [node] if results_of(node)[0] in ahead else fusing.kernel(node)
+
+    kernels = map_nodes(graph, made)
+    return fuse_gathers(kernels) if kernels != graph else None
 
 
 class _Fusing:
     def __init__(self, graph: ir.KernelGraph) -> None:
-        self._types = kernel_types(graph)
-        self._names = FreshNames(graph)
+        self._types = dict(kernel_types(graph))
+        self._names, self._dims = FreshNames(graph), set(derived_extents(graph))
+        self._flat: dict[tuple[str, tuple[str, ...]], ir.Apply] = {}
         self._kernels: Mapping[str, ir.Apply] = makers(graph)
         self._stored: Mapping[str, tuple[ir.BlockGraph, ir.Store]] = {
             store.result: (block, store)
@@ -603,10 +629,14 @@ class _Fusing:
             for store in block.stores
         }
 
-    def block(self, block: ir.BlockGraph) -> ir.BlockGraph:
-        """The block that picks what it loads of gathers."""
-        made = map_nodes(block, self._node)
-        return block if made == block else _without_twins(made)
+    def fused(self, node: ir.KernelNode) -> list[ir.KernelNode]:
+        """A block that picks what it loads of gathers, and views that it needs then."""
+        if isinstance(node, ir.Apply):
+            return [node]
+        there = set(self._flat)
+        made = map_nodes(node, self._node)
+        views = [view for key, view in self._flat.items() if key not in there]
+        return [*views, node if made == node else _without_twins(made)]
 
     def kernel(self, node: ir.KernelNode) -> list[ir.KernelNode]:
         """A gather as a block that stores what it loads of it; others as they are."""
@@ -614,7 +644,8 @@ class _Fusing:
             return [node]
         kind, (source, index) = self._types[node.result], node.values
         known = self._types[source].space is MemorySpace.NOWHERE
-        if known or len(kind.names) > GRID_AXES or not self._is_alone(index):
+        pays = self._is_alone(index) or len(self.chain(node)) > 1
+        if known or len(kind.names) > GRID_AXES or not pays:
             return [node]
         picked = self._names.fresh(node.result)
         load = ir.Load(self._names.fresh(f"{node.result}_t"), picked, kind.axes)
@@ -656,10 +687,106 @@ class _Fusing:
         self, gather: ir.Apply, pieces: Mapping[str, Dim], nodes: list[ir.BlockNode]
     ) -> ir.Apply:
         """A gather in the block, of these pieces."""
+        chain = self.chain(gather)
+        if len(chain) > 1:
+            return self._along_several(chain, pieces, nodes)
         (source, index), dim = gather.values, gather.dim("dim")
         at = self._copied(index, pieces, nodes)
         table = self._loaded(source, {**pieces, dim: Dim(dim)}, nodes)
         return replace(gather, operands=(table, at))
+
+    def chain(self, gather: ir.Apply) -> list[ir.Apply]:
+        """A gather, and those ahead that picked along dims beside its own.
+
+        In the order of these dims.
+        """
+        found, source = [gather], gather.values[0]
+        while source in self._kernels:
+            node = self._kernels[source]
+            if node.op.kind is not Kind.GATHER:
+                break
+            source = node.values[0]
+            found.append(node)
+            names = self._types[source].names
+            places = sorted(
+                names.index(dim) for n in found if (dim := n.dim("dim")) in names
+            )
+            first = range(places[0], places[0] + len(found)) if places else range(0)
+            in_memory = self._types[source].space is MemorySpace.DEVICE
+            if not in_memory or places != list(first):
+                return [gather]
+        names = self._types[source].names
+        return sorted(found, key=lambda n: names.index(n.dim("dim")))
+
+    def _along_several(
+        self,
+        chain: Sequence[ir.Apply],
+        pieces: Mapping[str, Dim],
+        nodes: list[ir.BlockNode],
+    ) -> ir.Apply:
+        """Gathers along dims side by side as one, in the block."""
+        made = {n.result for n in chain}
+        (source,) = (n.values[0] for n in chain if n.values[0] not in made)
+        dims = tuple(n.dim("dim") for n in chain)
+        flat, whole = self._flattened(source, dims)
+        place, inside = self._from_front(chain[0], pieces, nodes)
+        for node in chain[1:]:
+            own, there = self._from_front(node, pieces, nodes)
+            extent = _extent_of(node.dim("dim"))
+            ahead = self._do("ahead", table.MUL, (place, extent), nodes)
+            place = self._do("place", table.ADD, (ahead, own), nodes)
+            inside = self._do("inside", table.MUL, (inside, there), nodes)
+        # An index outside is one of no element, and not that of a neighbour.
+        at = self._do("at", table.WHERE, (inside, place, _extent_of(*dims)), nodes)
+        picked = self._loaded(flat, {**pieces, whole: Dim(whole)}, nodes)
+        return replace(chain[-1], operands=(picked, at), attrs=(("dim", whole),))
+
+    def _flattened(self, source: str, dims: tuple[str, ...]) -> tuple[str, str]:
+        """A tensor with several dims as one, made once, and that dim."""
+        if (source, dims) not in self._flat:
+            dim, result = new_name("_".join(dims), self._dims), f"{source}_flat"
+            of = AxisNames(tuple((name,) for name in dims))
+            view = ir.Apply(
+                self._names.fresh(result),
+                table.FLATTEN,
+                (source,),
+                (("of", of), ("to", dim)),
+            )
+            self._flat[source, dims] = view
+            self._types[view.result] = apply_type(
+                view, [self._types[source]], in_block=False
+            )
+        view = self._flat[source, dims]
+        return view.result, view.dim("to")
+
+    def _from_front(
+        self,
+        gather: ir.Apply,
+        pieces: Mapping[str, Dim],
+        nodes: list[ir.BlockNode],
+    ) -> tuple[str, str]:
+        """An index in the block, of which none counts from the end, and which exist."""
+        extent = _extent_of(gather.dim("dim"))
+        index = self._copied(gather.values[1], pieces, nodes)
+        wide = self._do(f"{index}_wide", table.CONVERSIONS[i64], (index,), nodes)
+        below = self._do(f"{index}_below", table.LESS, (wide, scalar(0)), nodes)
+        behind = self._do(f"{index}_behind", table.ADD, (wide, extent), nodes)
+        operands = below, behind, wide
+        place = self._do(f"{index}_place", table.WHERE, operands, nodes)
+        first = self._do("exists", table.LESS_EQUAL, (scalar(0), place), nodes)
+        last = self._do("exists", table.LESS, (place, extent), nodes)
+        return place, self._do("inside", table.MUL, (first, last), nodes)
+
+    def _do(
+        self,
+        name: str,
+        op: Operator,
+        operands: tuple[ir.Operand, ...],
+        nodes: list[ir.BlockNode],
+    ) -> str:
+        """The result of one more operator, called so if that is free."""
+        nodes.append(ir.Apply(self._names.fresh(name), op, operands))
+        return nodes[-1].result
 
     def _loaded(
         self, tensor: str, pieces: Mapping[str, Dim], nodes: list[ir.BlockNode]
@@ -724,6 +851,11 @@ class _Fusing:
         block, store = self._stored[tensor]
         needed = post_order(makers(block), [store.operand])
         return all(isinstance(n, ir.Load) or _is_by_element(n) for n in needed)
+
+
+def _extent_of(*dims: str) -> Scalar:
+    """The number of elements along dims."""
+    return Scalar(Fraction(1), tuple((dim, 1) for dim in dims))
 
 
 def _without_twins(block: ir.BlockGraph) -> ir.BlockGraph:

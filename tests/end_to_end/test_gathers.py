@@ -25,6 +25,8 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph
 from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.walk import without_dead
+from mirage_dsl.rewrite.sinking import gathers_as_kernels
 from tests.end_to_end.tracing import traced
 
 Function = Callable[..., Any]
@@ -363,6 +365,22 @@ SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
         [normal(24, 16), normal(16, 12), normal(2)],
         2,
     ),
+    "at pairs": (lambda x, i, j: x[i, j], [W, IDS - 25, indices(16, 24) - 8], 1),
+    "at places on three axes": (
+        lambda x, i, j, k: x[i, j, k] * 2,
+        [normal(5, 6, 7), *(indices(n, 9) for n in (5, 6, 7))],
+        1,
+    ),
+    "rows on a grid of places": (
+        lambda x, i, j: torch.softmax(x[i[:, None], j], -1),
+        [normal(5, 6, 33), indices(5, 4), indices(6, 3, dtype=torch.int32)],
+        1,
+    ),
+    "pages at computed places": (
+        lambda c, b, p: c[b[p // 16], p % 16] + 1,
+        [normal(12, 16, 8), indices(12, 6), indices(96, 9)],
+        1,
+    ),
     "windows": (windows, [normal(4, 1000)], 1),
     "windows of planes": (windows_of_planes, [normal(3, 40, 64)], 1),
 }
@@ -498,6 +516,54 @@ def test_a_block_that_picks_wrong_elements_is_never_accepted(name: str) -> None:
     for seed in SEEDS:
         found = mirage.verify(wrong, program, seed=seed, stability=False)
         assert not found.equivalent, seed
+
+
+AT_PAIRS = """mirage 1
+mugraph f(w: f32[v, d], i: i64[n], j: i64[n]) -> f32[n] where v = 12, d = 15, n = 12 {
+  x = gather w, i dim(v)
+  y = gather x, j dim(d)
+  z = mul y, 2
+  return z
+}
+"""
+OTHER_PAIRS = [
+    ("mul i_at_place, 1*d", "mul i_at_place, 1*v"),
+    ("mul i_at_place, 1*d", "mul i_at_place, 1"),
+    ("add i_at_wide, 1*v", "add i_at_wide, 1*d"),
+    ("add j_at_wide, 1*d", "add j_at_wide, 1*v"),
+    ("add ahead, j_at_place", "add i_at_place, j_at_place"),
+    ("less i_at_wide, 0", "less j_at_wide, 0"),
+]
+
+
+def _at_pairs() -> tuple[KernelGraph, KernelGraph]:
+    program = parse(AT_PAIRS)
+    found = gathers_as_kernels(program)
+    assert found is not None
+    return program, without_dead(found)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("here", "other"), OTHER_PAIRS)
+def test_elements_at_other_pairs_are_never_accepted(here: str, other: str) -> None:
+    program, found = _at_pairs()
+    text = str(found)
+    assert here in text, text
+    assert mirage.verify(found, program).equivalent
+    for seed in SEEDS:
+        wrong = text.replace(here, other)
+        assert not mirage.verify(wrong, program, seed=seed).equivalent, seed
+
+
+def test_nothing_is_picked_where_one_of_a_pair_is_outside() -> None:
+    _, found = _at_pairs()
+    table = normal(12, 15)
+    i = torch.tensor([0, 11, 12, -1, -12, -13, 3, 3, 3, 3, -13, 40])
+    j = torch.tensor([0, 14, 0, -1, -15, 0, 15, -16, 14, -15, 14, 40])
+    got = TritonExecutable(found, interpret=True)(table, i, j)[0]
+    inside = (i >= -12) & (i < 12) & (j >= -15) & (j < 15)
+    expected = torch.where(inside, 2 * table[i % 12, j % 15], 0.0)
+    torch.testing.assert_close(got, expected)
 
 
 def test_nothing_is_read_outside_of_what_is_picked_from() -> None:
