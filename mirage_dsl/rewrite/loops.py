@@ -1,4 +1,4 @@
-"""Loops of blocks: over a scan, split over the grid, left out, or bounded by masks.
+"""Loops of blocks: over a scan, split, done where others are, left out, or bounded.
 
 **Over a scan.**  A scan goes on from one iteration to the next, so that a block holds a
 piece of a long row at a time, and what came before.  Before → after:
@@ -22,6 +22,14 @@ kernel for the parts, one that joins them.  Before → after, with k looped over
 A sum right after the loop moves into the first kernel, so that less is stored.  What
 was accumulated relative to a running maximum is joined relative to the largest of the
 parts' maxima: each part is weighted by exp(maximum - largest).
+
+**Done where what it sums is made.**  A block that has a piece of what another one sums
+can sum that piece, so that it need not be stored.  Before → after:
+
+    1: over m/grid:  f = ..                  1: over m/grid:  f = ..
+       store f[m/grid]                          p = sum(f, over m)
+    2: over m/loop:  a = accumulate f   →       store p[m#/grid]
+       y = sum(a, over m)                    2: y = sum(load p[m#], over m#)
 
 **Left out.**  A block that reads little may have all of it in registers at once: what
 is accumulated is then what there is of the one iteration.  Before → after:
@@ -68,16 +76,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, f32
+from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, boolean, f32
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.settled import followed
 from mirage_dsl.ir.builder import one_over
-from mirage_dsl.ir.canonical import FreshNames
+from mirage_dsl.ir.canonical import FreshNames, new_name
 from mirage_dsl.ir.check import MAX_GRID_DIMS, check
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.maps import derived_extents, parts, with_derived_extents
+from mirage_dsl.ir.maps import (
+    derived_extents,
+    partial_base,
+    parts,
+    with_derived_extents,
+)
 from mirage_dsl.ir.text.printer import bounds_text, settled_text
-from mirage_dsl.ir.walk import live, map_blocks, read_by, users, with_operands
+from mirage_dsl.ir.walk import (
+    live,
+    map_blocks,
+    read_by,
+    results_of,
+    users,
+    with_operands,
+    without_dead,
+)
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind, Operator, Term
 
@@ -400,6 +421,123 @@ class _Splitting:
             part = weighted
         nodes.append(ir.Apply(value, crossing.reduction, (part,), over))
         return nodes
+
+
+# -- Done where what it sums is made ---------------------------------------------------
+
+
+def summed_where_made(graph: ir.KernelGraph) -> ir.KernelGraph | None:
+    """The μGraph whose blocks sum what they store, where only a sum of it is read.
+
+    None where there are no two blocks of which one sums what the other stores, over a
+    dim that this one splits.
+    """
+    for number in range(len(graph.nodes)):
+        found = _parts_made_ahead(graph, number)
+        if found is not None:
+            return summed_where_made(found) or found
+    return None
+
+
+def _parts_made_ahead(graph: ir.KernelGraph, number: int) -> ir.KernelGraph | None:
+    """The μGraph without one block, whose sums the one ahead makes; None for none."""
+    block = graph.nodes[number]
+    makers = [
+        at
+        for at, node in enumerate(graph.nodes[:number])
+        if isinstance(block, ir.BlockGraph)
+        and isinstance(node, ir.BlockGraph)
+        and not set(block.sources).isdisjoint(node.results)
+    ]
+    if len(makers) != 1:
+        return None
+    ahead = graph.nodes[makers[0]]
+    assert isinstance(block, ir.BlockGraph)
+    assert isinstance(ahead, ir.BlockGraph)
+    own, other = ({s.dim for s in b.grid} for b in (block, ahead))
+    if own != other:
+        if len(other - own) != 1 or not own < other:
+            return None
+        (dim,) = other - own
+        split = _split_at(graph, number, dim)
+        return split and _appended(split, makers[0], number)
+    stored = (d.name for s in block.stores for d in ir.dims_of(s.axes))
+    sums = any(partial_base(name, block) is not None for name in stored)
+    return _appended(graph, makers[0], number) if sums else None
+
+
+def _split_at(graph: ir.KernelGraph, number: int, dim: str) -> ir.KernelGraph | None:
+    """The μGraph with the sums of a block over a dim split over the grid, loopless."""
+    block, nodes = graph.nodes[number], list(graph.nodes)
+    assert isinstance(block, ir.BlockGraph)
+    if block.loop is None:
+        nodes[number] = _looping(block, dim)
+        graph = with_derived_extents(replace(graph, nodes=tuple(nodes)))
+    elif block.loop.dim != dim:
+        return None
+    split = None if check(graph) else split_loop(graph, number)
+    if split is None:
+        return None
+    first, nodes = split.nodes[number], list(split.nodes)
+    assert isinstance(first, ir.BlockGraph)
+    loopless = without_loop(first)
+    if loopless is None:
+        return None
+    nodes[number] = loopless
+    return replace(split, nodes=tuple(nodes))
+
+
+def _looping(block: ir.BlockGraph, dim: str) -> ir.BlockGraph:
+    """A block that loops over a dim that it sums over."""
+    nodes: list[ir.BlockNode] = []
+    names = {n.result for n in block.made}
+    for node in block.nodes:
+        if isinstance(node, ir.Load):
+            nodes.append(replace(node, axes=_in_pieces(node.axes, dim)))
+        elif isinstance(node, ir.Apply) and dim in node.over and node.op.in_steps:
+            steps = new_name(f"{node.result}_steps", names)
+            nodes.append(ir.Accumulate(steps, node.values[0], node.op.name))
+            nodes.append(replace(node, operands=(steps,)))
+        else:
+            nodes.append(node)
+    return replace(block, loop=ir.Split(dim, 1), nodes=tuple(nodes))
+
+
+def _appended(graph: ir.KernelGraph, ahead: int, number: int) -> ir.KernelGraph | None:
+    """A block behind what another one does, of its pieces; None where it can not be."""
+    first, second = graph.nodes[ahead], graph.nodes[number]
+    assert isinstance(first, ir.BlockGraph)
+    assert isinstance(second, ir.BlockGraph)
+    there = {i.name for i in graph.given}
+    there.update(r for node in graph.nodes[:ahead] for r in results_of(node))
+    same_grid = {s.dim for s in first.grid} == {s.dim for s in second.grid}
+    if not same_grid or not there.union(first.results).issuperset(second.sources):
+        return None
+    stores = {s.result: s for s in first.stores}
+    fresh, names = FreshNames(graph), dict[str, str]()
+    types = block_types(first, kernel_types(graph))
+    moved: list[ir.BlockNode] = []
+    for node in second.nodes:
+        if isinstance(node, ir.Load) and node.source in stores:
+            store = stores[node.source]
+            kept = types[store.operand].dtype
+            whole = kept != store.dtype and (kept.is_integer or store.dtype.is_integer)
+            if node.axes != store.axes or whole or kept == boolean != store.dtype:
+                return None
+            names[node.result] = store.operand
+        elif isinstance(node, ir.Store):
+            moved.append(with_operands(node, names))
+        else:
+            own = with_operands(node, names)
+            names[node.result] = fresh.fresh(node.result)
+            moved.append(replace(own, result=names[node.result]))
+    loads = [n for n in moved if isinstance(n, ir.Load)]
+    rest = [n for n in moved if not isinstance(n, ir.Load)]
+    nodes = list(graph.nodes)
+    nodes[ahead] = replace(first, nodes=(*loads, *first.nodes, *rest))
+    del nodes[number]
+    made = with_derived_extents(without_dead(replace(graph, nodes=tuple(nodes))))
+    return None if check(made) else made
 
 
 # -- Left out --------------------------------------------------------------------------

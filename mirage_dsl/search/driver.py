@@ -486,6 +486,7 @@ class _Driver:
         for made in (
             segments.sized_for_gathers,
             segments.with_gathers,
+            segments.with_sums,
             segments.with_windows,
             segments.with_channels_last,
         ):

@@ -26,6 +26,7 @@ from mirage_dsl.rewrite.loops import (
     settle_masks,
     skip_tiles,
     split_loop,
+    summed_where_made,
     without_loop,
 )
 from mirage_dsl.rewrite.pairs import with_pairs
@@ -244,6 +245,13 @@ _ROWS = (
         (Use.VARIANT,),
         "a gather is a kernel that computes its index on the way",
         gathers_as_kernels,
+    ),
+    Rewrite(
+        "sum-where-made",
+        Level.MUGRAPH,
+        (Use.VARIANT,),
+        "blocks sum the pieces that they have of what only its sum is read of",
+        summed_where_made,
     ),
     Rewrite(
         "skip-tiles",

@@ -58,6 +58,7 @@ from mirage_dsl.search.sizes import (
     blocks_at,
     families,
     on_grid,
+    parts_stored,
     sizes_of_all,
 )
 
@@ -578,10 +579,27 @@ class SegmentSearch:
     def with_pairs(self, graph: ir.KernelGraph) -> Plan | None:
         """A μGraph that takes bytes in pairs; None where no block can."""
         made = REWRITES["pairs"](graph)
-        if made == graph:
+        changed = _changed(graph, made)
+        return self.sizer.sized(made, only=changed) if changed else None
+
+    def with_sums(self, graph: ir.KernelGraph) -> Plan | None:
+        """A μGraph whose blocks sum their own results; None where none can.
+
+        They keep their sizes, or have others, by which there are fewer parts.
+        """
+        made = REWRITES["sum-where-made"](graph)
+        changed = _changed(graph, made)
+        if not changed:
             return None
-        only = {at for at, node in enumerate(made.nodes) if node not in graph.nodes}
-        return self.sizer.sized(made, only=only)
+        joining = {
+            at
+            for at in changed
+            if not isinstance(block := made.nodes[at], ir.BlockGraph)
+            or not parts_stored(block)
+        }
+        plans = [self.sizer.sized(made, only=some) for some in (joining, changed)]
+        found = [plan for plan in plans if plan is not None]
+        return min(found, key=lambda p: p.microseconds, default=None)
 
     def with_windows(self, graph: ir.KernelGraph) -> Plan | None:
         """A μGraph whose pooling kernels do; None where they do none of it.
@@ -859,6 +877,11 @@ def one_kernel(segment: ir.KernelGraph, block: ir.BlockGraph) -> ir.KernelGraph:
     needed = set(block.sources) | {r.value for r in segment.returns} - kept.keys()
     beside = live(segment.applies, needed)
     return with_derived_extents(replace(segment, nodes=(*beside, block)))
+
+
+def _changed(graph: ir.KernelGraph, made: ir.KernelGraph) -> set[int]:
+    """The places of what a μGraph made of another one has and that one has not."""
+    return {at for at, node in enumerate(made.nodes) if node not in graph.nodes}
 
 
 def as_written(segment: ir.KernelGraph) -> ir.BlockGraph | None:

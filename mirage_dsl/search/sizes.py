@@ -922,7 +922,7 @@ class Sizer:
         beam: list[tuple[float, ir.KernelGraph]] = [(0.0, graph)]
         fixed: dict[str, None] = {}
         around = None
-        if not any(map(_parts_stored, graph.blocks)):
+        if not any(map(parts_stored, graph.blocks)):
             around = _Around.of(graph, derived_extents(graph))
         asked = frozenset(inside)
         # No kernel takes less than its launch, part of which the one ahead may hide.
@@ -939,7 +939,7 @@ class Sizer:
                 beam = [s for state in beam for s in self._next(*state, tried)]
                 beam = sorted((s for s in beam if s[0] < worst), key=lambda s: s[0])
                 beam = beam[:BEAM]
-            fixed.update(dict.fromkeys(_parts_stored(node)))
+            fixed.update(dict.fromkeys(parts_stored(node)))
         least = beam[0][0] if beam else 0.0
         near = [g for paid, g in beam if paid <= NEAR * least]
         plans = [Plan.of(g, self.hardware, inside) for g in near]
@@ -1019,7 +1019,7 @@ class Sizer:
             before = replace(graph, nodes=graph.nodes[:at])
             around = _Around.of(graph, derived_extents(before, graph.extent_of))
         types, extents = around.types, around.extents
-        made = _parts_stored(block)
+        made = parts_stored(block)
         wanted: Sequence[int | None] = tried.parts if made else (None,)
         if made and made[0] in tried.fixed:
             wanted = (extents[made[0]],)
@@ -1119,7 +1119,7 @@ class Sizer:
 
 def _with_parts(allowed: Allowed, block: ir.BlockGraph, counts: range) -> Allowed:
     """Grids with so many parts of the dim that a block stores, several of others."""
-    (name, *_) = _parts_stored(block)
+    (name, *_) = parts_stored(block)
     base = str(partial_base(name, block))
     place = [axis[0].dim for axis in block.axes].index(base)
     before = allowed.grids
@@ -1132,7 +1132,7 @@ def _with_parts(allowed: Allowed, block: ir.BlockGraph, counts: range) -> Allowe
     return replace(allowed, grids=admits)
 
 
-def _parts_stored(block: ir.BlockGraph) -> tuple[str, ...]:
+def parts_stored(block: ir.BlockGraph) -> tuple[str, ...]:
     """The dims over parts that a block stores."""
     names = (d.name for s in block.stores for d in ir.dims_of(s.axes))
     return tuple(n for n in dict.fromkeys(names) if partial_base(n, block) is not None)

@@ -197,6 +197,24 @@ mugraph f(t: f32[v], x: f32[n]) -> f32[n] where v = 32, n = 64 {
   return y
 }
 """,
+    "sum-where-made": """
+mugraph f(x: f32[m, k]) -> f32[] where m = 64, k = 64 {
+  y = block grid(m / 16) loop(k / 16) {
+    t = load x[m/grid, k/loop]
+    a = accumulate t
+    s = sum a over(k)
+    e = exp s
+    store y: f32[m/grid] = e
+  }
+  z = block loop(m / 32) {
+    t = load y[m/loop]
+    a = accumulate t
+    s = sum a over(m)
+    store z: f32[] = s
+  }
+  return z
+}
+""",
     "skip-tiles": """
 mugraph causal(s: f32[n, d]) -> f32[n] where n = 64, d = 64 {
   i = index n
