@@ -299,13 +299,15 @@ def _all_inside(turns: set[range], limit: Limit | None) -> Turns:
 def turn_elsewhere(program: ir.KernelGraph, candidate: ir.KernelGraph) -> bool:
     """Whether indices turn beside other numbers in a candidate than in its program.
 
-    Extents have to be known.
+    Those that are the same at other extents count: not 0, and not an extent.  Extents
+    have to be known.
     """
     limits = index_limits(program)
-    both = zip(_turns(program).inputs, _turns(candidate).inputs, strict=True)
+    ours, theirs = (_Limits(g).turns(fixed=True) for g in (program, candidate))
     return any(
-        item.name in limits and set(ours) != set(theirs)
-        for item, (ours, theirs) in zip(program.inputs, both, strict=True)
+        item.name in limits
+        and set(ours.get(item.name, ())) != set(theirs.get(other.name, ()))
+        for item, other in zip(program.inputs, candidate.inputs, strict=True)
     )
 
 
@@ -512,15 +514,24 @@ class _Limits:
                 found |= {range(limit.start, limit.stop)} if limit else set()
         return found
 
-    def turns(self) -> dict[str, list[range]]:
+    def turns(self, *, fixed: bool = False) -> dict[str, list[range]]:
         """By input, the numbers by which what is compared comes close to the other.
 
         Of a remainder also those of the periods on both sides, where signs are others.
         No limit of an index is told after this.
+
+        Args:
+            fixed: Only those that are the same at all extents, whatever these are.
         """
         turns: dict[str, list[range]] = {}
         self._dim, self._indexed, self._conversions = "", {}, {}
-        for level, operand, _, near in self._compared:
+        for level, operand, other, near in self._compared:
+            if (
+                fixed
+                and isinstance(other, Scalar)
+                and (other.extents or not other.value)
+            ):
+                continue
             self.found, self._conversions = {}, {}
             self._hold(level, operand, near)
             for name, limit in (self.found | self._conversions).items():
