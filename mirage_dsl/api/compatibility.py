@@ -42,7 +42,7 @@ from mirage_dsl.frontend.arguments import Leaf
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace
 from mirage_dsl.ir.graph import KernelGraph
-from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.search.result import Candidate, SearchResult, best_first
 
 if TYPE_CHECKING:
     import torch
@@ -222,8 +222,7 @@ def from_json(
     if not candidates:
         listed = "\n".join(refused[:3]) or "there is none"
         raise EquivalenceError(f"{path}: no μGraph computes the program; {listed}")
-    candidates.sort(key=lambda c: c.rank)
-    return Mugraphs(wanted, tuple(candidates), complete=False, seconds=0.0)
+    return Mugraphs(wanted, tuple(best_first(candidates)), complete=False, seconds=0.0)
 
 
 def is_mirages(path: Path) -> bool:

@@ -539,7 +539,7 @@ lane for each element that is picked from there, one by one.
 halves of them, 4096 by 4096: 23.5 µs at best, 6.7 without looking anything up.
 """
 
-_FULL_PRECISION_SHARE = 0.25
+_FULL_PRECISION_SHARE = 0.15625
 TURNED_SHARE = 0.2
 """Share of the f32 rate that products of f32 reach with two results a thread, since
 factors are read from shared memory; and what of it transposed products reach.
@@ -868,6 +868,8 @@ ATTENTION_SHARE = 0.5
 through PyTorch: with this and the latency of a reduction, rows of docs/benchmarks.md
 are estimated at 0.87 to 1.31 times what was measured (gqa and mha, b = 1, 8 and 16, mqa
 at b = 1: 12.9 to 238.9 µs), and decode_attention, of one query a head, at 1.68."""
+EXACT_ATTENTION_SHARE = 0.8
+"""The same where products are of f32.  [M] H200, heads of 64 to 1024: 0.69 to 0.92."""
 ROW_RATES = {
     "group_norm": 0.9e9,
     "layer_norm": 4.1e9,
@@ -1317,7 +1319,9 @@ def _call_kernel(
         joining = sum(_joining(n, types, extents, hardware) for n in products)
         busy += 2 * hardware.prologue + (joining if len(products) == 1 else 0.0)
     if len(products) > 1:
-        busy = math.hypot(busy / ATTENTION_SHARE, hardware.library_reduction)
+        exact = types[products[0].result].dtype == f32
+        share = EXACT_ATTENTION_SHARE if exact else ATTENTION_SHARE
+        busy = math.hypot(busy / share, hardware.library_reduction)
     elif not products and call.over:
         busy = _busy_with_reduction(call, extents, hardware, busy)
     busy = _busy_with_rows(call, nodes, extents, hardware, busy)

@@ -65,6 +65,7 @@ from mirage_dsl.search.result import (
     Plan,
     Proof,
     SearchResult,
+    best_first,
     hash_but_for_factors,
     is_one_kernel,
     leaves_products,
@@ -930,7 +931,7 @@ class _Driver:
         if not any(c.mugraph.blocks for c in kept):
             # What was secured may be a part of a plan, and so no plan of these.
             kept += [c for c in self.secured if c not in kept]
-        return sorted(kept or [self._as_written()], key=lambda c: c.rank)[: self.k]
+        return best_first(kept or [self._as_written()])[: self.k]
 
     def _ends(self, kept: Sequence[Candidate]) -> bool:
         """Whether to verify no more; one candidate there is even after Ctrl-C."""
@@ -999,8 +1000,7 @@ def finished(
     with suppress(OutOfTimeError), until(budget.end):
         for at, candidate in enumerate(result.candidates):
             candidates[at] = _finished(candidate, hardware)
-    ranked = sorted(candidates, key=lambda c: c.rank)
-    return replace(result, candidates=tuple(ranked))
+    return replace(result, candidates=tuple(best_first(candidates)))
 
 
 def _finished(candidate: Candidate, hardware: Hardware) -> Candidate:

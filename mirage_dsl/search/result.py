@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -232,6 +232,20 @@ class Candidate:
     def rank(self) -> tuple[bool, float]:
         """Sorts candidates: those that may overflow come last, then the dearer ones."""
         return any(exposed(self.mugraph)), self.cost.microseconds
+
+
+AS_GOOD = 1.01
+"""By how much estimates may differ where fewer launches decide: they say no more."""
+
+
+def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Candidates by rank; the first has fewest launches of those about as good."""
+    ranked = sorted(candidates, key=lambda c: c.rank)
+    near = [
+        c for c in ranked if c.rank <= (ranked[0].rank[0], AS_GOOD * ranked[0].rank[1])
+    ]
+    first = min(near, key=lambda c: len(c.cost.kernels), default=None)
+    return ranked if first is None else [first, *(c for c in ranked if c is not first)]
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.windows import rounds_windows
 from mirage_dsl.search.budget import SearchBudget
 from mirage_dsl.search.memo import Checkpoint, names_of, renamed
-from mirage_dsl.search.result import Candidate, SearchResult
+from mirage_dsl.search.result import Candidate, SearchResult, best_first
 from mirage_dsl.search.sizes import Constraints
 from mirage_dsl.store.cache import MUGRAPHS, Cache, Entry, Key
 from mirage_dsl.store.workers import workers_to_spare
@@ -273,7 +273,7 @@ def _verified(
         if not certificate.ok:
             raise CacheError(f"a candidate is refused: {certificate}")
         kept.append(Candidate(graph, estimate(graph, hardware), certificate))
-    return tuple(sorted(kept, key=lambda c: c.rank))
+    return tuple(best_first(kept))
 
 
 # -- What happens once on a machine ----------------------------------------------------

@@ -791,17 +791,23 @@ class _Shrinking:
         self._lengthen_what_lacks(other)
         before = dict(self.sizes)
         self._tighten()
-        if self.sizes != before and self._lacking():
+        if self.sizes != before and any(self._lacking()):
             self.sizes = before
 
     def _lengthen_what_lacks(self, other: Mapping[tuple[object, ...], int]) -> None:
-        """Longer dims, until none lacks any; what indexes one may become longer too."""
+        """Longer dims, until none lacks any; what indexes one may become longer too.
+
+        Not where it does not help, as for an index that is the extent.
+        """
+        before: Mapping[str, int] = {}
         for _ in range(_LENGTHENED):
-            lacking = self._lacking()
-            tables = self._tables_lacking(self._with_small_literals())
+            lacking, tables = self._lacking()
             most = {d: _FARTHEST_INDEX if d in tables else _FARTHEST for d in lacking}
             if not lacking or any(by > most[dim] for dim, by in lacking.items()):
                 return
+            if all(by >= before.get(dim, by + 1) for dim, by in lacking.items()):
+                return
+            before = lacking
             for dim, by in lacking.items():
                 self._demand((0, dim), by + _BEYOND)
             self.sizes = {}
@@ -827,12 +833,11 @@ class _Shrinking:
             if not any(changes.values()):
                 return
 
-    def _lacking(self) -> dict[str, int]:
-        """By dim how many elements it lacks."""
-        small = self._with_small_literals()
-        asked = self.graphs[0]
-        lacking = [self._tables_lacking(small), _reached(small)]
-        lacking.append(_narrower_than_windows(asked, small))
+    def _lacking(self) -> tuple[dict[str, int], dict[str, int]]:
+        """By dim how many elements it lacks; and by dim of these that is indexed."""
+        small, asked = self._with_small_literals(), self.graphs[0]
+        tables = indexed_too_short(small, _FARTHEST_INDEX)
+        lacking = [tables, _reached(small), _narrower_than_windows(asked, small)]
         if self.whole:
             lacking += [_outside(small), _emptied(small)]
         else:
@@ -842,12 +847,7 @@ class _Shrinking:
         found: dict[str, int] = {}
         for dim, by in (item for each in lacking for item in each.items()):
             found[dim] = max(found.get(dim, 0), by)
-        return found
-
-    @staticmethod
-    def _tables_lacking(small: ir.KernelGraph) -> dict[str, int]:
-        """By dim that is indexed how many elements it lacks."""
-        return indexed_too_short(small, _FARTHEST_INDEX)
+        return found, tables
 
     def _with_small_literals(self) -> ir.KernelGraph:
         """The program at these sizes, and what positions are compared with."""

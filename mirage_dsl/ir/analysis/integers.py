@@ -1071,10 +1071,18 @@ class _Boxes:
             for where, _, node in _ancestors(
                 self._known.made, gather.level, gather.index
             )
-            if isinstance(node, ir.Apply)
-            and (node.op in _DECIDING or node.op.truth is Truth.COMPARES)
+            if isinstance(node, ir.Apply) and self._decides(node)
         }
         return list(found.values())
+
+    @staticmethod
+    def _decides(node: ir.Apply) -> bool:
+        """Whether a node decides by more than one number, beside which is drawn."""
+        of_one = node.op is table.EQUAL and any(
+            isinstance(o, Scalar) for o in node.operands
+        )
+        compares = node.op.truth is Truth.COMPARES and not of_one
+        return compares or node.op in _DECIDING
 
     def _read(self, gather: _Gather, formats: Boxes) -> list[str]:
         """The inputs that an index is made of."""
@@ -1185,9 +1193,9 @@ class _Boxes:
         def serves(by: int) -> bool:
             return self._is_undecided(choice, widened(by))
 
-        most = next(filter(serves, _POWERS_OF_TWO), None)
-        if most is None:
+        if not serves(_POWERS_OF_TWO[-1]):
             return None
+        most = _POWERS_OF_TWO[bisect_left(_POWERS_OF_TWO, True, key=serves)]
         numbers = range(most // 2 + 1, most + 1)
         return widened(numbers[bisect_left(numbers, True, key=serves)])
 
