@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import SECTOR, WARP, Hardware
-from mirage_dsl.core.types import AxisNames, TensorType, Types, f32
+from mirage_dsl.core.types import AxisNames, DType, TensorType, Types, f32
 from mirage_dsl.cost.facts import Column, Rows, as_column, facts_as_searched
 from mirage_dsl.cost.footprint import (
     Bools,
@@ -1319,8 +1319,7 @@ def _call_kernel(
         joining = sum(_joining(n, types, extents, hardware) for n in products)
         busy += 2 * hardware.prologue + (joining if len(products) == 1 else 0.0)
     if len(products) > 1:
-        exact = types[products[0].result].dtype == f32
-        share = EXACT_ATTENTION_SHARE if exact else ATTENTION_SHARE
+        share = _attention_share(types[products[0].result].dtype)
         busy = math.hypot(busy / share, hardware.library_reduction)
     elif not products and call.over:
         busy = _busy_with_reduction(call, extents, hardware, busy)
@@ -1335,6 +1334,11 @@ def _call_kernel(
         1e6 * arithmetic,
         call=call.name,
     )
+
+
+def _attention_share(products: DType) -> float:
+    """Share of its roofline that attention with products of a format reaches."""
+    return EXACT_ATTENTION_SHARE if products == f32 else ATTENTION_SHARE
 
 
 def _busy_with_reduction(

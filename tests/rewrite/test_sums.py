@@ -134,6 +134,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_two_kernels(name: str) -> None:
     function, arguments = LOSSES[name]

@@ -221,6 +221,7 @@ def test_the_place_of_the_largest_is_an_index(width: int) -> None:
         assert not mirage.verify(other, program, seed=seed).equivalent
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_searched(name: str) -> None:
     """A candidate with a kernel of its own is verified."""
@@ -230,6 +231,7 @@ def test_they_are_searched(name: str) -> None:
     assert any(c.mugraph.blocks for c in found.candidates)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_others_are_refused(name: str) -> None:
     function, arguments, others = CASES[name]
