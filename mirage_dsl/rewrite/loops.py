@@ -76,7 +76,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, boolean, f32
+from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, f32
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.settled import followed
 from mirage_dsl.ir.builder import one_over
@@ -520,9 +520,9 @@ def _appended(graph: ir.KernelGraph, ahead: int, number: int) -> ir.KernelGraph 
     for node in second.nodes:
         if isinstance(node, ir.Load) and node.source in stores:
             store = stores[node.source]
-            kept = types[store.operand].dtype
-            whole = kept != store.dtype and (kept.is_integer or store.dtype.is_integer)
-            if node.axes != store.axes or whole or kept == boolean != store.dtype:
+            if node.axes != store.axes or not _alike(
+                types[store.operand].dtype, store.dtype
+            ):
                 return None
             names[node.result] = store.operand
         elif isinstance(node, ir.Store):
@@ -538,6 +538,12 @@ def _appended(graph: ir.KernelGraph, ahead: int, number: int) -> ir.KernelGraph 
     del nodes[number]
     made = with_derived_extents(without_dead(replace(graph, nodes=tuple(nodes))))
     return None if check(made) else made
+
+
+def _alike(made: DType, stored: DType) -> bool:
+    """Whether what is stored is what was made, or nearly so: not as narrow floats."""
+    floats = made.is_float and stored.is_float and stored.itemsize > 1
+    return made == stored or floats
 
 
 # -- Left out --------------------------------------------------------------------------

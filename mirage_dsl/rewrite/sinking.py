@@ -705,6 +705,10 @@ class _Fusing:
             node = self._kernels[source]
             if node.op.kind is not Kind.GATHER:
                 break
+            picked = {n.dim("dim") for n in found}
+            if not picked.isdisjoint(self._types[node.values[1]].names):
+                # Its index is picked from too.
+                return [gather]
             source = node.values[0]
             found.append(node)
             names = self._types[source].names
@@ -855,7 +859,7 @@ class _Fusing:
 
 def _extent_of(*dims: str) -> Scalar:
     """The number of elements along dims."""
-    return Scalar(Fraction(1), tuple((dim, 1) for dim in dims))
+    return Scalar(Fraction(1), tuple((dim, 1) for dim in sorted(dims)))
 
 
 def _without_twins(block: ir.BlockGraph) -> ir.BlockGraph:
