@@ -869,7 +869,7 @@ through PyTorch: with this and the latency of a reduction, rows of docs/benchmar
 are estimated at 0.87 to 1.31 times what was measured (gqa and mha, b = 1, 8 and 16, mqa
 at b = 1: 12.9 to 238.9 µs), and decode_attention, of one query a head, at 1.68."""
 EXACT_ATTENTION_SHARE = 0.8
-"""The same where products are of f32.  [M] H200, heads of 64 to 1024: 0.69 to 0.92."""
+"""The same where products are of f32.  [M] H200, 512 rows or more: 0.69 to 0.92."""
 ROW_RATES = {
     "group_norm": 0.9e9,
     "layer_norm": 4.1e9,

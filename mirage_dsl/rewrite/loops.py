@@ -432,38 +432,39 @@ def summed_where_made(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     None where there are no two blocks of which one sums what the other stores, over a
     dim that this one splits.
     """
-    for number in range(len(graph.nodes)):
-        found = _parts_made_ahead(graph, number)
+    made_by = {
+        result: at
+        for at, node in enumerate(graph.nodes)
+        if isinstance(node, ir.BlockGraph)
+        for result in node.results
+    }
+    for number, node in enumerate(graph.nodes):
+        if not isinstance(node, ir.BlockGraph):
+            continue
+        makers = {made_by[source] for source in node.sources if source in made_by}
+        found = _parts_made_ahead(graph, *makers, number) if len(makers) == 1 else None
         if found is not None:
             return summed_where_made(found) or found
     return None
 
 
-def _parts_made_ahead(graph: ir.KernelGraph, number: int) -> ir.KernelGraph | None:
+def _parts_made_ahead(
+    graph: ir.KernelGraph, ahead: int, number: int
+) -> ir.KernelGraph | None:
     """The μGraph without one block, whose sums the one ahead makes; None for none."""
-    block = graph.nodes[number]
-    makers = [
-        at
-        for at, node in enumerate(graph.nodes[:number])
-        if isinstance(block, ir.BlockGraph)
-        and isinstance(node, ir.BlockGraph)
-        and not set(block.sources).isdisjoint(node.results)
-    ]
-    if len(makers) != 1:
-        return None
-    ahead = graph.nodes[makers[0]]
+    first, block = graph.nodes[ahead], graph.nodes[number]
+    assert isinstance(first, ir.BlockGraph)
     assert isinstance(block, ir.BlockGraph)
-    assert isinstance(ahead, ir.BlockGraph)
-    own, other = ({s.dim for s in b.grid} for b in (block, ahead))
+    own, other = ({s.dim for s in b.grid} for b in (block, first))
     if own != other:
         if len(other - own) != 1 or not own < other:
             return None
         (dim,) = other - own
         split = _split_at(graph, number, dim)
-        return split and _appended(split, makers[0], number)
+        return split and _appended(split, ahead, number)
     stored = (d.name for s in block.stores for d in ir.dims_of(s.axes))
     sums = any(partial_base(name, block) is not None for name in stored)
-    return _appended(graph, makers[0], number) if sums else None
+    return _appended(graph, ahead, number) if sums else None
 
 
 def _split_at(graph: ir.KernelGraph, number: int, dim: str) -> ir.KernelGraph | None:
@@ -504,14 +505,13 @@ def _looping(block: ir.BlockGraph, dim: str) -> ir.BlockGraph:
 
 
 def _appended(graph: ir.KernelGraph, ahead: int, number: int) -> ir.KernelGraph | None:
-    """A block behind what another one does, of its pieces; None where it can not be."""
+    """A block behind what another one of its grid does; None where it can not be."""
     first, second = graph.nodes[ahead], graph.nodes[number]
     assert isinstance(first, ir.BlockGraph)
     assert isinstance(second, ir.BlockGraph)
     there = {i.name for i in graph.given}
     there.update(r for node in graph.nodes[:ahead] for r in results_of(node))
-    same_grid = {s.dim for s in first.grid} == {s.dim for s in second.grid}
-    if not same_grid or not there.union(first.results).issuperset(second.sources):
+    if not there.union(first.results).issuperset(second.sources):
         return None
     stores = {s.result: s for s in first.stores}
     fresh, names = FreshNames(graph), dict[str, str]()

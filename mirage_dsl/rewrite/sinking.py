@@ -601,11 +601,13 @@ def gathers_as_kernels(graph: ir.KernelGraph) -> ir.KernelGraph | None:
     Sizes of these blocks are still to be chosen.  None where all gathers stay PyTorch's
     calls: their indices are there already, or are no simple functions of what is.
     """
+    gathers = [node for node in graph.applies if node.op.kind is Kind.GATHER]
+    if not gathers:
+        return None
     fusing = _Fusing(graph)
     ahead = {
         node.result
-        for gather in graph.applies
-        if gather.op.kind is Kind.GATHER
+        for gather in gathers
         for node in fusing.chain(gather)
         if node is not gather
     }

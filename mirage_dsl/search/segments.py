@@ -881,6 +881,8 @@ def one_kernel(segment: ir.KernelGraph, block: ir.BlockGraph) -> ir.KernelGraph:
 
 def _changed(graph: ir.KernelGraph, made: ir.KernelGraph) -> set[int]:
     """The places of what a μGraph made of another one has and that one has not."""
+    if made == graph:
+        return set()
     return {at for at, node in enumerate(made.nodes) if node not in graph.nodes}
 
 

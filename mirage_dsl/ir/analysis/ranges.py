@@ -265,7 +265,7 @@ _ELEMENTWISE: Mapping[str, Callable[[Given], Whole | None]] = {
     "square": _one(lambda v: (0, v.least**2, v.most**2)),
     "relu": _one(lambda v: (max(v.least, 0), max(v.most, 0))),
     "where": _chosen,
-    **dict.fromkeys(("round", "floor", "ceil", "trunc"), _all_of),
+    **dict.fromkeys(("round", "floor"), _all_of),
     "bit_and": _masked,
     "bit_or": _of_bits,
     "bit_xor": _of_bits,
