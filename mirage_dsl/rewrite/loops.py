@@ -442,7 +442,9 @@ def summed_where_made(graph: ir.KernelGraph) -> ir.KernelGraph | None:
         if not isinstance(node, ir.BlockGraph):
             continue
         makers = {made_by[source] for source in node.sources if source in made_by}
-        found = _parts_made_ahead(graph, *makers, number) if len(makers) == 1 else None
+        if len(makers) != 1:
+            continue
+        found = _parts_made_ahead(graph, makers.pop(), number)
         if found is not None:
             return summed_where_made(found) or found
     return None
