@@ -269,7 +269,9 @@ def full(
     """A tensor of a shape that holds one number."""
     del order
     shape = (size,) if isinstance(size, int) else tuple(size)
-    return _filled("full", shape, fill_value, dtype, device)
+    found = _filled("full", shape, fill_value, dtype, device)
+    f.refuse_overflow("full", found.handle.value.dtype, fill_value)
+    return found
 
 
 @public

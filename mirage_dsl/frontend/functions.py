@@ -691,6 +691,24 @@ def stored_number(what: str, dtype: DType, value: Any) -> Any:
     return int(cast(float, value))
 
 
+def refuse_overflow(what: str, dtype: DType, value: Any) -> None:
+    """Refuse a finite number that floats of a format do not reach.
+
+    PyTorch does where it fills; arithmetic and assignments make an infinity of it.
+
+    Raises:
+        DTypeError: It is one.
+    """
+    if not dtype.is_float or not isinstance(value, int | float | np.number):
+        return
+    number = cast(float, value)
+    if math.isfinite(number) and not dtype.holds(number):
+        raise DTypeError.here(
+            f"{what} by {value} in {dtype}, which holds {dtype.min:g} to "
+            f"{dtype.max:g}; write an infinity, or convert the tensor"
+        )
+
+
 def check_constants(op: Operator, dtype: DType, operands: Sequence[Operand]) -> None:
     """Refuse numbers that a format of integers does not hold.
 
@@ -1063,6 +1081,7 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
             f"masked_fill by {shape_text(value.handle)}; expected a number, or a "
             "tensor without axes: use where(mask, value, x)"
         )
+    refuse_overflow("masked_fill", x.handle.value.dtype, value)
     value = stored_number("masked_fill", x.handle.value.dtype, value)
     return astype(where(mask, value, x), x)
 

@@ -22,6 +22,7 @@ from mirage_dsl.frontend.functions import (
     as_operand,
     as_tensor,
     is_condition,
+    refuse_overflow,
     stored_number,
 )
 from mirage_dsl.frontend.memory import views_of_index
@@ -156,7 +157,9 @@ def _fill(target: Any, value: Any) -> Tensor:
             f"fill_ with {shape_text(value.handle)}; expected a number, or a tensor "
             "without axes; copy_ takes others"
         )
-    return write("fill_", as_tensor("fill_", target), value, (value,))
+    target = as_tensor("fill_", target)
+    refuse_overflow("fill_", target.handle.value.dtype, value)
+    return write("fill_", target, value, (value,))
 
 
 def _zero(target: Any) -> Tensor:

@@ -83,6 +83,7 @@ def index_fill(x: Any, dim: Any, index: Any, value: Any) -> Any:
             f"index_fill with {shape_text(value.handle)}; expected a number, or a "
             "tensor without axes"
         )
+    f.refuse_overflow("index_fill", x.handle.value.dtype, value)
     return f.where(_along(_met(x, at, index), at, x.ndim), _fitted(value, x), x)
 
 

@@ -168,6 +168,8 @@ def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
 
 def threshold(x: Any, threshold: float, value: float) -> Any:
     """The tensor where it is larger than the threshold, else the value."""
+    x = as_tensor("threshold", x)
+    f.refuse_overflow("threshold", x.handle.value.dtype, value)
     return f.where(f.less_equal(x, threshold), value, x)
 
 
@@ -484,7 +486,9 @@ def _like(value: float) -> Any:
 
 def new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
     """A tensor of a shape that holds one number."""
-    return filled(x, tuple(size), fill_value, **_without_place(options))
+    found = filled(x, tuple(size), fill_value, **_without_place(options))
+    f.refuse_overflow("new_full", found.handle.value.dtype, fill_value)
+    return found
 
 
 def new_tensor(x: Any, data: Any, dtype: Any = None, **options: Any) -> Any:
@@ -503,6 +507,7 @@ def fill(x: Any, value: Any) -> Any:
 def full_like(x: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
     """A tensor of the same shape that holds one number, in the same order of axes."""
     found = filled(x, x.shape, fill_value, dtype, **_without_place(options))
+    f.refuse_overflow("full_like", found.handle.value.dtype, fill_value)
     by_rows = x.ordered and not by_channels(options.get("memory_format"))
     found.memory.row_major &= by_rows
     return found

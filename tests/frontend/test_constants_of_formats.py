@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -108,3 +109,39 @@ def test_buckets_of_other_formats() -> None:
 
     x = torch.ones(12)
     torch.testing.assert_close(mirage.kernel(segments)(x, edges), segments(x, edges))
+
+
+FILLS: dict[str, Callable[[Any, Any], Any]] = {
+    "masked_fill": lambda x, n: x.masked_fill(x > 0, n),
+    "masked_fill_": lambda x, n: x.clone().masked_fill_(x > 0, n),
+    "index_fill": lambda x, n: x.index_fill(0, (x[:, 0] > 0).long(), n),
+    "fill_": lambda x, n: x + torch.zeros_like(x).fill_(n),
+    "full": lambda x, n: x + torch.full((4, 8), n, dtype=x.dtype),
+    "full_like": lambda x, n: x + torch.full_like(x, n),
+    "new_full": lambda x, n: x + x.new_full((4, 8), n),
+    "pad": lambda x, n: torch.nn.functional.pad(x, (1, 1), value=n),
+    "threshold": lambda x, n: torch.nn.functional.threshold(x, 0.1, n),
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_what_fills_reaches_no_infinity_by_itself(
+    name: str, dtype: torch.dtype
+) -> None:
+    """A number beyond a format is refused where eager refuses it, and no other."""
+    x = torch.tensor(np.random.default_rng(3).normal(size=(4, 8))).to(dtype)
+    fills, most = FILLS[name], torch.finfo(dtype).max
+
+    def kernel(x: Any, number: Any) -> Any:
+        return mirage.kernel(fills)(x, number)
+
+    for number in (-most, most, -math.inf, math.inf, -1.01 * most, 1.01 * most):
+        if abs(number) in (most, math.inf):
+            expected = fills(x, number)
+            assert torch.equal(kernel(x, number), expected), number
+            continue
+        with pytest.raises(RuntimeError, match="without overflow"):
+            fills(x, number)
+        with pytest.raises(mirage.DTypeError, match="which holds"):
+            kernel(x, number)
