@@ -885,14 +885,21 @@ def _apply(
     extents: Mapping[str, int],
     result: TensorType,
 ) -> Named[V]:
-    """A library kernel: its result is rounded to its storage format."""
+    """A library kernel: its result is rounded to its storage format.
+
+    Raises:
+        ShapeError: An index is outside; with the node's line.
+    """
     operands = [
         _lookup(values, o)
         if isinstance(o, str)
         else Named(arrays.domain.constant(o, extents), ())
         for o in node.operands
     ]
-    found = arrays.apply(node, operands, extents)
+    try:
+        found = arrays.apply(node, operands, extents)
+    except ShapeError as error:
+        raise ShapeError(error.message, error.location or node.location) from None
     return Named(arrays.domain.cast(found.value, result.dtype), found.labels)
 
 
@@ -1028,11 +1035,13 @@ class NumpyDomain(ArrayDomain):
         """PyTorch's own function on the CPU, or what stands in for it.
 
         Raises:
-            ShapeError: It gives another shape.
+            ShapeError: It gives another shape, or an index is outside.
         """
         if self.stand_ins:
             whole = [o.reshape(1, -1) for o in operands]
             return stand_in(op, whole, numbers, shape, operands[0].shape)[0]
+        if op.indexed and not _is_inside(operands[1], 0, shape[1]):
+            raise _outside(op, operands[1], 0, shape[1])
         found = np.asarray(op.numpy(*operands, **numbers))
         if found.dtype.kind == "f":
             found = found.astype(self.compute)
@@ -1086,18 +1095,26 @@ class NumpyDomain(ArrayDomain):
         """
         index = of_rank(index, max(value.ndim, index.ndim))
         extent = value.shape[axis]
-        low, high = int(index.min()), int(index.max())
-        if -extent <= low and high < extent:
+        if _is_inside(index, -extent, extent):
             return np.asarray(op.numpy(value, index, axis))
         if self.checked:
-            raise ShapeError(
-                f"{op.name}: indices from {low} to {high} of a dim of extent {extent}; "
-                f"expected {-extent} to {extent - 1}"
-            )
+            raise _outside(op, index, -extent, extent)
         inside = (index >= -extent) & (index < extent)
         found = op.numpy(value, np.where(inside, index, 0), axis)
         fill = np.nan if found.dtype.kind == "f" else _ODD
         return np.where(inside, found, np.asarray(fill, found.dtype))
+
+
+def _is_inside(index: Array, first: int, end: int) -> bool:
+    """Whether there is no index, or all are at least the first and before the end."""
+    return not index.size or bool(first <= index.min() and index.max() < end)
+
+
+def _outside(op: Operator, index: Array, first: int, end: int) -> ShapeError:
+    return ShapeError(
+        f"{op.name}: indices from {int(index.min())} to {int(index.max())} of a dim of "
+        f"extent {end}; expected {first} to {end - 1}"
+    )
 
 
 _TERMS = 3

@@ -621,3 +621,32 @@ def test_an_update_elsewhere_is_never_accepted(name: str) -> None:
     for seed in SEEDS[:6]:
         found = mirage.verify(wrong, right, seed=seed, stability=False)
         assert not found.equivalent, seed
+
+
+OUTSIDE: dict[str, Callable[[Any, Any], Any]] = {
+    "embedding": lambda x, at: torch.nn.functional.embedding(at, x),
+    "row": lambda x, at: x[at],
+    "gather": lambda x, at: torch.gather(x, 0, at[:, None]),
+    "scatter": lambda x, at: x.scatter(0, at[:, None], x),
+    "index_copy": lambda x, at: x.index_copy(0, at, x),
+    "index_add": lambda x, at: x.index_add(0, at, x),
+    "scatter_add": lambda x, at: x.scatter_add(0, at[:, None], x),
+    "scatter_reduce": lambda x, at: x.scatter_reduce(0, at[:, None], x, "amax"),
+    "cross_entropy": lambda x, at: torch.nn.functional.cross_entropy(x.T, at[:4]),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_an_index_outside_names_the_line(name: str) -> None:
+    """The reference refuses what eager refuses, where the user wrote it."""
+    function, x = OUTSIDE[name], torch.randn(6, 4)
+    inside, outside = (torch.tensor([0, 3, 1, last, 2, 4]) for last in (5, 6))
+    kernel = mirage.kernel(function)
+    torch.testing.assert_close(kernel(x, inside), function(x, inside))
+    with pytest.raises((IndexError, RuntimeError)):
+        function(x, outside)
+    with pytest.raises(ShapeError, match="of a dim of extent 6; expected") as error:
+        kernel(x, outside)
+    location = error.value.location
+    assert location is not None
+    assert f'"{name}": lambda' in location.text
