@@ -101,6 +101,7 @@ from mirage_dsl.ir.walk import (
 )
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind, Operator, Term
+from mirage_dsl.rewrite.sinking import without_twins
 
 # -- Over a scan -----------------------------------------------------------------------
 
@@ -535,8 +536,12 @@ def _appended(graph: ir.KernelGraph, ahead: int, number: int) -> ir.KernelGraph 
             moved.append(replace(own, result=names[node.result]))
     loads = [n for n in moved if isinstance(n, ir.Load)]
     rest = [n for n in moved if not isinstance(n, ir.Load)]
+    # A loop of both visits what either one does.
+    shared = second.bounds if second.loop else first.bounds
+    bounds = tuple(b for b in first.bounds if b in shared)
     nodes = list(graph.nodes)
-    nodes[ahead] = replace(first, nodes=(*loads, *first.nodes, *rest))
+    joined = replace(first, nodes=(*loads, *first.nodes, *rest), bounds=bounds)
+    nodes[ahead] = without_twins(joined)
     del nodes[number]
     made = with_derived_extents(without_dead(replace(graph, nodes=tuple(nodes))))
     return None if check(made) else made

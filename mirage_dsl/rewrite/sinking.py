@@ -638,7 +638,7 @@ class _Fusing:
         there = set(self._flat)
         made = map_nodes(node, self._node)
         views = [view for key, view in self._flat.items() if key not in there]
-        return [*views, node if made == node else _without_twins(made)]
+        return [*views, node if made == node else without_twins(made)]
 
     def kernel(self, node: ir.KernelNode) -> list[ir.KernelNode]:
         """A gather as a block that stores what it loads of it; others as they are."""
@@ -864,7 +864,7 @@ def _extent_of(*dims: str) -> Scalar:
     return Scalar(Fraction(1), tuple((dim, 1) for dim in sorted(dims)))
 
 
-def _without_twins(block: ir.BlockGraph) -> ir.BlockGraph:
+def without_twins(block: ir.BlockGraph) -> ir.BlockGraph:
     """The block with one of all loads that are equal, and of all operators.
 
     Also of those with their operands swapped where that changes nothing.

@@ -127,6 +127,74 @@ def test_what_else_is_read_stays(name: str) -> None:
     assert summed_where_made(parse(_graph(NOT_THERE[name], out))) is None
 
 
+LOOPS = """mirage 1
+mugraph f(x: f32[m, k], v: f32[m, k]) -> f32[] where m = 64, k = 64 {
+  jm = index m
+  jk = index k
+  y = block grid(m / 16) loop(k / 16)FIRST {
+    t = load x[m/grid, k/loop]
+    im = load jm[m/grid]
+    ik = load jk[k/loop]
+    c = ik <= im
+    w = where(c, t, 0)
+    a = accumulate w
+    s = sum a over(k)
+    store y: f32[m/grid] = s
+  }
+  p = block grid(m / 16) loop(k / 16)SECOND {
+    t = load v[m/grid, k/loop]
+    u = load y[m/grid]
+    im = load jm[m/grid]
+    ik = load jk[k/loop]
+    c = ik <= im
+    w = where(c, t, 0)
+    a = accumulate w
+    r = sum a over(k)
+    z = r * u
+    s = sum z over(m)
+    store p: f32[m#/grid] = s
+  }
+  z = block {
+    t = load p[m#]
+    s = sum t over(m#)
+    store z: f32[] = s
+  }
+  return z
+}
+"""
+BOUND, MASK = " while(k <= m)", "    c = ik <= im\n    w = where(c, t, 0)\n"
+
+
+def _loops(first: str, second: str) -> str:
+    """Two loops over tiles; one that is not bounded has no mask either."""
+    text = LOOPS.replace("FIRST", first).replace("SECOND", second)
+    for has, tile in ((first, "x"), (second, "v")):
+        if not has:
+            before, behind = text.split(f"load {tile}[")
+            behind = behind.replace(MASK, "    w = t * 2\n", 1)
+            text = f"{before}load {tile}[{behind}"
+    return text
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("", ""), (BOUND, ""), ("", BOUND), (BOUND, BOUND)]
+)
+def test_joined_loops_visit_what_either_one_does(first: str, second: str) -> None:
+    graph = parse(_loops(first, second))
+    found = summed_where_made(graph)
+    assert found is not None
+    joined = found.blocks[0]
+    assert len(joined.stores) == 1
+    assert bool(joined.bounds) == bool(first and second)
+    certificate = verify(found, graph)
+    assert certificate.ok, certificate.reason
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((64, 64)).astype(np.float32) for _ in range(2)]
+    np.testing.assert_allclose(
+        evaluate_numpy(found, *given), evaluate_numpy(graph, *given), rtol=1e-5
+    )
+
+
 X, LABELS = mirage.spec((4096, 1000), "float32"), mirage.spec((4096,), "int64")
 LOSSES = {
     "cross entropy": (lambda x, y: F.cross_entropy(x, y), [X, LABELS]),
@@ -139,7 +207,7 @@ LOSSES = {
 def test_losses_are_two_kernels(name: str) -> None:
     function, arguments = LOSSES[name]
     program = mirage.kernel(function).bind(*arguments).program
-    best = search(program, H100, budget_seconds=8, max_kernels=2).candidates[0]
+    best = search(program, H100, budget_seconds=30, max_kernels=2).candidates[0]
     first, second = best.mugraph.blocks
     # Parts are all that lies between the two.
     assert all("m#" in str(s.axes) for s in first.stores), best.mugraph
