@@ -406,7 +406,7 @@ def test_blocks_pick_the_elements(name: str) -> None:
     torch.testing.assert_close(found, function(*tensors), rtol=1e-5, atol=1e-5)
 
 
-LEFT: dict[str, tuple[Function, list[torch.Tensor]]] = {
+SEVERAL: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "an index that is picked from": (
         lambda x, i, j: x.take_along_dim(i, 0)[:, j] * 2,
         [W, indices(50, 9, 16), indices(16, 12)],
@@ -418,9 +418,9 @@ LEFT: dict[str, tuple[Function, list[torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_some_of_it_is_left_to_the_library(name: str) -> None:
-    function, tensors = LEFT[name]
+@pytest.mark.parametrize("name", SEVERAL)
+def test_candidates_of_any_number_of_kernels(name: str) -> None:
+    function, tensors = SEVERAL[name]
     program = traced(function, tensors)
     found = mirage.superoptimize(program, effort="quick", use_cache=False)
     for candidate in found.candidates[:3]:
