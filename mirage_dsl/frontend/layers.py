@@ -58,6 +58,11 @@ def _several(value: Any, rank: int, what: str) -> tuple[int, ...]:
     return found * (rank // len(found))
 
 
+def _by_name(what: str, rank: int, **given: Any) -> dict[str, tuple[int, ...]]:
+    """Arguments of windows by their names, each an integer for each axis."""
+    return {n: _several(v, rank, f"{n} of {what}") for n, v in given.items()}
+
+
 def _called(
     name: str,
     operands: Sequence[Tensor],
@@ -112,24 +117,6 @@ def _biased(x: Tensor, bias: Any) -> Any:
     return x + c.per_channel(x, bias)
 
 
-def _padding(
-    padding: Any, window: Sequence[int], dilation: Sequence[int], what: str
-) -> tuple[int, ...]:
-    """The padding at either side; `same` and `valid` are names of some."""
-    rank = len(window)
-    if padding == "valid":
-        return (0,) * rank
-    if padding != "same":
-        return _several(padding, rank, f"padding of {what}")
-    both = _both_sides(window, dilation)
-    return tuple(n // 2 for n in both)
-
-
-def _both_sides(window: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """How many zeros a window needs for a result of as many points."""
-    return [d * (n - 1) for d, n in zip(dilation, window, strict=True)]
-
-
 def _weight(weight: Any, rank: int, what: str) -> tuple[Tensor, tuple[int, ...]]:
     """The weight of a convolution, and its window."""
     weight = as_tensor(what, weight)
@@ -164,22 +151,20 @@ def _conv(
     """PyTorch's convolution over so many axes."""
     what = f"conv{rank}d"
     weight, window = _weight(weight, rank, what)
-    dilation = _several(dilation, rank, f"dilation of {what}")
-    steps = _several(stride, rank, f"stride of {what}")
+    numbers = _by_name(what, rank, dilation=dilation, stride=stride)
+    steps = numbers["stride"]
     if padding == "same" and set(steps) != {1}:
         raise UnsupportedError.here(
             f"{what} with padding='same' and stride={steps}; expected a stride of 1"
         )
-    odd = [n % 2 for n in _both_sides(window, dilation)]
+    both = [d * (n - 1) for d, n in zip(numbers["dilation"], window, strict=True)]
+    odd = [n % 2 for n in both]
     if padding == "same" and any(odd):
         # The side behind has one more.
         x = pad(x, [n for more in reversed(odd) for n in (0, more)])
-    numbers = {
-        "stride": steps,
-        "padding": _padding(padding, window, dilation, what),
-        "dilation": dilation,
-        "groups": _several(groups, 1, f"groups of {what}"),
-    }
+    named = {"same": [n // 2 for n in both], "valid": 0}
+    around = named.get(padding, padding) if isinstance(padding, str) else padding
+    numbers |= _by_name(what, rank, padding=around) | _by_name(what, 1, groups=groups)
 
     def run(x: Tensor) -> Any:
         kept = {0: x.handle.axes[0], 1: weight.handle.axes[0]}
@@ -202,13 +187,14 @@ def _conv_transpose(
     """PyTorch's transposed convolution over so many axes."""
     what = f"conv_transpose{rank}d"
     weight, _ = _weight(weight, rank, what)
-    numbers = {
-        "stride": _several(stride, rank, f"stride of {what}"),
-        "padding": _several(padding, rank, f"padding of {what}"),
-        "output_padding": _several(output_padding, rank, f"output_padding of {what}"),
-        "dilation": _several(dilation, rank, f"dilation of {what}"),
-        "groups": _several(groups, 1, f"groups of {what}"),
-    }
+    numbers = _by_name(
+        what,
+        rank,
+        stride=stride,
+        padding=padding,
+        output_padding=output_padding,
+        dilation=dilation,
+    ) | _by_name(what, 1, groups=groups)
 
     def run(x: Tensor) -> Any:
         kept = {0: x.handle.axes[0]}
@@ -309,7 +295,7 @@ def _max_pool(
     """PyTorch's largest elements of windows over so many axes."""
     what = f"max_pool{rank}d"
     numbers = _windows(what, rank, kernel_size, stride, padding, ceil_mode)
-    numbers["dilation"] = _several(dilation, rank, f"dilation of {what}")
+    numbers |= _by_name(what, rank, dilation=dilation)
     if return_indices:
         return _with_places(what, rank, x, lambda _: numbers)
     return _pool("max_pool", rank, x, numbers)
@@ -366,13 +352,9 @@ def _windows(
 ) -> dict[str, tuple[int, ...]]:
     """What all kinds of windows have."""
     window = _several(kernel, rank, f"kernel_size of {what}")
-    given = stride is not None and stride != ()
-    return {
-        "kernel": window,
-        "stride": _several(stride, rank, f"stride of {what}") if given else window,
-        "padding": _several(padding, rank, f"padding of {what}"),
-        "ceil": (int(ceil),),
-    }
+    steps = window if stride is None or stride == () else stride
+    numbers = _by_name(what, rank, stride=steps, padding=padding)
+    return {"kernel": window, **numbers, "ceil": (int(ceil),)}
 
 
 def _adaptive_pool(
@@ -612,9 +594,7 @@ def fold(
     numbers = {
         "size": _several(output_size, 2, "output_size of fold"),
         "kernel": _several(kernel_size, 2, "kernel_size of fold"),
-        "dilation": _several(dilation, 2, "dilation of fold"),
-        "padding": _several(padding, 2, "padding of fold"),
-        "stride": _several(stride, 2, "stride of fold"),
+        **_by_name("fold", 2, dilation=dilation, padding=padding, stride=stride),
     }
 
     def run(x: Tensor) -> Tensor:
@@ -632,9 +612,8 @@ def im2col(
     """The windows of planes as columns, PyTorch's `torch.nn.functional.unfold`."""
     what = "unfold"
     window = _several(kernel_size, 2, f"kernel_size of {what}")
-    apart = _several(dilation, 2, f"dilation of {what}")
-    around = _several(padding, 2, f"padding of {what}")
-    steps = _several(stride, 2, f"stride of {what}")
+    numbers = _by_name(what, 2, dilation=dilation, padding=padding, stride=stride)
+    apart, around, steps = numbers.values()
     if min(*window, *apart, *steps) < 1 or min(around) < 0:
         raise ShapeError.here(
             f"{what} with kernel_size={window}, dilation={apart}, padding={around}, "
