@@ -20,8 +20,15 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import bf16, f16, f32, promote
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import positions
-from mirage_dsl.frontend.functions import apply, as_tensor, is_condition, public
+from mirage_dsl.frontend.functions import (
+    apply,
+    as_tensor,
+    is_condition,
+    named,
+    public,
+)
 from mirage_dsl.frontend.memory import Diagonal
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.rearranging import pad
@@ -325,38 +332,23 @@ def _as_matrix(x: Any) -> Tensor:
     return f.reshape(x, 1, -1) if x.ndim < 2 else x
 
 
-MATRICES: Mapping[str, Callable[..., Any]] = {
-    "diag": diag,
-    "diagonal": diagonal,
-    "inner": inner,
-    "kron": kron,
-    "trace": trace,
-}
+MATRICES = named(diag, diagonal, inner, kron, trace)
 """By the names that PyTorch and NumPy share."""
 
-PYTORCHS_MATRICES: Mapping[str, Callable[..., Any]] = {
+PYTORCHS_MATRICES: Mapping[str, Function] = {
+    **named(bilinear, block_diag, cartesian_prod, chain_matmul, cross, meshgrid),
+    **named(diag_embed, diagflat, diagonal_scatter, fill_diagonal, tensordot),
     "addbmm": _added(_summed_products),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added(f.matmul)),
     "addr": _added(outer),
-    "bilinear": bilinear,
-    "block_diag": block_diag,
-    "cartesian_prod": cartesian_prod,
-    "cross": cross,
-    "diag_embed": diag_embed,
-    "diagonal_scatter": diagonal_scatter,
-    "diagflat": diagflat,
-    "fill_diagonal": fill_diagonal,
     "linalg_cross": cross,
     "linalg_diagonal": diagonal,
-    "chain_matmul": chain_matmul,
     "linalg_multi_dot": multi_dot,
     "linalg_vecdot": vecdot,
-    "meshgrid": meshgrid,
-    "tensordot": tensordot,
 }
 """By PyTorch's names."""
 
-NUMPYS_MATRICES: Mapping[str, Callable[..., Any]] = {
+NUMPYS_MATRICES: Mapping[str, Function] = {
     "meshgrid": _numpy_meshgrid,
     "tensordot": _numpy_tensordot,
 }

@@ -18,7 +18,7 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange
-from mirage_dsl.frontend.functions import as_floats, as_tensor
+from mirage_dsl.frontend.functions import as_floats, as_tensor, named
 from mirage_dsl.frontend.layers import fold
 from mirage_dsl.frontend.program import Handle, shape_text, vars_of
 from mirage_dsl.frontend.rearranging import pad, roll, unfold
@@ -170,14 +170,7 @@ def ihfft(input: Pair, n: Any = None, dim: int = -1, norm: str | None = None) ->
     return real, -imag
 
 
-_NAMES: Mapping[str, Function] = {
-    "fft": fft,
-    "hfft": hfft,
-    "ifft": ifft,
-    "ihfft": ihfft,
-    "irfft": irfft,
-    "rfft": rfft,
-}
+_NAMES = named(fft, hfft, ifft, ihfft, irfft, rfft)
 
 # -- Along several ---------------------------------------------------------------------
 
@@ -378,7 +371,6 @@ _TRANSFORMS: Mapping[str, Function] = {
 }
 FOURIER: Mapping[str, Function] = {
     **{f"fft_{name}": function for name, function in _TRANSFORMS.items()},
-    "istft": istft,
-    "stft": stft,
+    **named(istft, stft),
 }
 """By PyTorch's names."""

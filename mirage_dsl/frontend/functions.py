@@ -48,6 +48,7 @@ from mirage_dsl.core.types import (
     u8,
 )
 from mirage_dsl.frontend.arguments import (
+    Function,
     Origin,
     bind_arguments,
     is_array,
@@ -497,6 +498,21 @@ def public(function: F) -> F:
         return call_by_reference(function, args, kwargs)
 
     return cast(F, called)
+
+
+def named(*functions: Function) -> dict[str, Function]:
+    """Functions by their own names, which are PyTorch's or NumPy's."""
+    return {function.__name__: function for function in functions}
+
+
+def formulas(
+    **given: Callable[[Any], Any] | Callable[[Any, Any], Any],
+) -> dict[str, Function]:
+    """Functions of one tensor, or of two operands, that are an expression each."""
+    for name, function in given.items():
+        # As which an error speaks of it.
+        function.__qualname__ = function.__name__ = name
+    return {**given}
 
 
 def call_by_reference(

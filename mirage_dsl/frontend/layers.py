@@ -31,7 +31,7 @@ from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
-from mirage_dsl.frontend.functions import as_tensor, is_condition
+from mirage_dsl.frontend.functions import as_tensor, is_condition, named
 from mirage_dsl.frontend.places import scattered
 from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
 from mirage_dsl.frontend.rearranging import (
@@ -761,14 +761,10 @@ WINDOWS: dict[str, Function] = {
     **_with_indices("max_pool", _max_pool),
     **_ranked("fractional_max_pool", _fractional),
     **_ranked("max_unpool", _max_unpool),
-    "affine_grid": affine_grid,
     "affine_grid_generator": affine_grid,
     "constant_pad_nd": _constant_pad,
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), _sampler),
-    "fold": fold,
-    "grid_sample": grid_sample,
-    "interpolate": interpolate,
-    "local_response_norm": local_response_norm,
+    **named(affine_grid, fold, grid_sample, interpolate, local_response_norm),
     "upsample": interpolate,
 }
 """By PyTorch's names."""
@@ -1347,27 +1343,13 @@ def _direction(x: Any, dim: int, eps: float) -> Any:
     return x / f.maximum(c.norm(x, dim, keepdims=True), eps)
 
 
-LOSSES: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        binary_cross_entropy,
-        binary_cross_entropy_with_logits,
-        cosine_embedding_loss,
-        cosine_similarity,
-        gaussian_nll_loss,
-        hinge_embedding_loss,
-        huber_loss,
-        kl_div,
-        l1_loss,
-        margin_ranking_loss,
-        mse_loss,
-        multilabel_soft_margin_loss,
-        pairwise_distance,
-        poisson_nll_loss,
-        smooth_l1_loss,
-        soft_margin_loss,
-        triplet_margin_loss,
-        triplet_margin_with_distance_loss,
-    )
+LOSSES: Mapping[str, Function] = {
+    **named(cosine_similarity, pairwise_distance),
+    **named(cosine_embedding_loss, hinge_embedding_loss, margin_ranking_loss),
+    **named(huber_loss, l1_loss, mse_loss, smooth_l1_loss),
+    **named(binary_cross_entropy, binary_cross_entropy_with_logits, kl_div),
+    **named(gaussian_nll_loss, poisson_nll_loss),
+    **named(multilabel_soft_margin_loss, soft_margin_loss),
+    **named(triplet_margin_loss, triplet_margin_with_distance_loss),
 }
 """By PyTorch's names."""

@@ -18,9 +18,10 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import positions, tril
 from mirage_dsl.frontend.drawn import Unknown
-from mirage_dsl.frontend.functions import as_tensor
+from mirage_dsl.frontend.functions import as_tensor, named
 from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
 from mirage_dsl.frontend.recorder import integer, normal_axes
 from mirage_dsl.frontend.tensor import Tensor, refuse
@@ -80,20 +81,19 @@ def _called(
     return Tensor.made(recorder, found, None)
 
 
-def _of_square(row: str, what: str) -> Callable[[Any], Any]:
+def _of_square(name: str) -> Callable[[Any], Any]:
     """A function of square matrices, which has a row of its own."""
 
     def function(A: Any) -> Any:  # noqa: N803
-        return _called(row, _matrices(what, A, square=True))
+        return _called(name, _matrices(name, A, square=True))
 
+    function.__name__ = name
     return function
 
 
 # -- Inverses and determinants ---------------------------------------------------------
 
-inv = _of_square("inv", "inv")
-det = _of_square("det", "det")
-matrix_exp = _of_square("matrix_exp", "matrix_exp")
+inv, det, matrix_exp = map(_of_square, ("inv", "det", "matrix_exp"))
 
 
 class Slogdet(NamedTuple):
@@ -517,28 +517,25 @@ def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
 
 # -- Names -----------------------------------------------------------------------------
 
-_OF_LINALG: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        *(cholesky, cond, eigh, eigvalsh, lstsq, lu, matrix_power, matrix_rank, pinv),
-        *(qr, slogdet, solve, solve_triangular, svd, svdvals, tensorinv, tensorsolve),
-    )
-} | {"det": det, "inv": inv, "matrix_exp": matrix_exp}
+_SHARED = named(
+    *(cholesky, cond, det, eigh, eigvalsh, inv, matrix_power, pinv),
+    *(qr, slogdet, svd, svdvals),
+)
+"""By the names that `torch.linalg` and `np.linalg` share."""
+_OF_LINALG: Mapping[str, Function] = {
+    **_SHARED,
+    **named(lstsq, lu, matrix_exp, matrix_rank, solve, solve_triangular),
+    **named(tensorinv, tensorsolve),
+}
 """By the names that `torch.linalg` has."""
 
-LINEAR_ALGEBRA: Mapping[str, Callable[..., Any]] = {
+LINEAR_ALGEBRA: Mapping[str, Function] = {
     **{f"linalg_{name}": function for name, function in _OF_LINALG.items()},
-    "cholesky": cholesky,
-    "cholesky_inverse": cholesky_inverse,
-    "cholesky_solve": cholesky_solve,
-    "det": det,
+    **named(cholesky, cholesky_inverse, cholesky_solve, det, logdet),
+    **named(matrix_exp, matrix_power, slogdet),
     "inverse": inv,
-    "logdet": logdet,
-    "matrix_exp": matrix_exp,
-    "matrix_power": matrix_power,
     "pinverse": _pinverse,
     "qr": _qr,
-    "slogdet": slogdet,
     "svd": _svd,
     "triangular_solve": _triangular_solve,
 }
@@ -552,16 +549,5 @@ def _numpy_solve(a: Any, b: Any) -> Any:
     return solve(a, b)
 
 
-NUMPYS_LINEAR_ALGEBRA: Mapping[str, Callable[..., Any]] = {
-    **{
-        function.__name__: function
-        for function in (
-            *(cholesky, cond, eigh, eigvalsh, matrix_power, pinv, qr, slogdet, svd),
-            svdvals,
-        )
-    },
-    "det": det,
-    "inv": inv,
-    "solve": _numpy_solve,
-}
+NUMPYS_LINEAR_ALGEBRA: Mapping[str, Function] = {**_SHARED, "solve": _numpy_solve}
 """By NumPy's names."""

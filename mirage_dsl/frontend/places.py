@@ -43,9 +43,10 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import boolean, i64
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.elementary import ELEMENTARY
-from mirage_dsl.frontend.functions import NoTensor, as_tensor, is_condition
+from mirage_dsl.frontend.functions import NoTensor, as_tensor, is_condition, named
 from mirage_dsl.frontend.indices import (
     known_places,
     masked_scatter,
@@ -692,15 +693,10 @@ def _cut_to(source: Tensor, index: Tensor) -> Tensor:
     return source
 
 
-PLACING: Mapping[str, Callable[..., Any]] = {
+PLACING: Mapping[str, Function] = {
+    **named(index_copy, index_fill, index_put, index_reduce),
+    **named(scatter, scatter_add, scatter_reduce),
     "index_add": added_at,
-    "index_copy": index_copy,
-    "index_fill": index_fill,
-    "index_put": index_put,
-    "index_reduce": index_reduce,
-    "scatter": scatter,
-    "scatter_add": scatter_add,
-    "scatter_reduce": scatter_reduce,
 }
 """By PyTorch's names."""
 
@@ -1376,12 +1372,8 @@ def _refuse_changed(before: Mapping[str, object], now: Mapping[str, object]) -> 
             )
 
 
-OF_PLACES: Mapping[str, Callable[..., Any]] = {
+OF_PLACES: Mapping[str, Function] = {
+    **named(masked_scatter, masked_select, nonzero, one_hot, where),
     "argwhere": nonzero,
-    "masked_scatter": masked_scatter,
-    "masked_select": masked_select,
-    "nonzero": nonzero,
-    "one_hot": one_hot,
-    "where": where,
 }
 """By PyTorch's names."""

@@ -27,7 +27,7 @@ from mirage_dsl.core.types import Scalar, boolean, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.constructors import arange
-from mirage_dsl.frontend.functions import as_operand, as_tensor
+from mirage_dsl.frontend.functions import as_operand, as_tensor, named
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
 from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
@@ -597,50 +597,31 @@ def as_shaped(x: Any, other: Any) -> Any:
     return f.reshape(x, *other.shape)
 
 
-REARRANGING: Mapping[str, Callable[..., Any]] = {
-    "column_stack": column_stack,
-    "dstack": dstack,
-    "flip": flip,
-    "fliplr": fliplr,
-    "flipud": flipud,
-    "hstack": hstack,
-    "roll": roll,
-    "rot90": rot90,
-    "row_stack": vstack,
-    "tile": tile,
-    "vstack": vstack,
+REARRANGING: Mapping[str, Function] = {
+    **named(column_stack, dstack, flip, fliplr, flipud, hstack, roll, rot90, tile),
+    **dict.fromkeys(("row_stack", "vstack"), vstack),
 }
 """By the names that PyTorch and NumPy share."""
 
-OF_PYTORCH: Mapping[str, Callable[..., Any]] = {
+OF_PYTORCH: Mapping[str, Function] = {
+    **named(broadcast_tensors, diff, pad, select_scatter, slice_scatter, take),
+    **named(channel_shuffle, pixel_shuffle, pixel_unshuffle, tensor_split, unfold),
     "atleast_1d": _each(_at_least, 1),
     "atleast_2d": _each(_at_least, 2),
     "atleast_3d": _each(_in_space, 3),
-    "broadcast_tensors": broadcast_tensors,
-    "channel_shuffle": channel_shuffle,
-    "diff": diff,
     "dsplit": _by_axis(2, 2),
     "hsplit": _by_axis(0, 1),
-    "pad": pad,
-    "pixel_shuffle": pixel_shuffle,
-    "pixel_unshuffle": pixel_unshuffle,
-    "repeat": repeat_of_either,
-    "reshape_as": as_shaped,
-    "select_scatter": select_scatter,
-    "slice_scatter": slice_scatter,
-    "split_with_sizes": f.split,
-    "take": take,
-    "tensor_split": tensor_split,
-    "unfold": unfold,
-    "unsafe_chunk": f.chunk,
-    "unsafe_split": f.split,
-    "unsafe_split_with_sizes": f.split,
-    "view_as": as_shaped,
     "vsplit": _by_axis(0, 0),
+    "repeat": repeat_of_either,
+    **dict.fromkeys(("reshape_as", "view_as"), as_shaped),
+    **dict.fromkeys(
+        ("split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), f.split
+    ),
+    "unsafe_chunk": f.chunk,
 }
 """By PyTorch's names."""
 
-OF_NUMPY: Mapping[str, Callable[..., Any]] = {
+OF_NUMPY: Mapping[str, Function] = {
     "diff": _numpy_diff,
     "pad": _numpy_pad,
     "roll": _numpy_roll,
@@ -873,15 +854,8 @@ def _at_part(ordered: Tensor, axis: int, part: Any, interpolation: str) -> Any:
 
 
 _SELECTIONS: Mapping[str, Function] = {
-    "cummax": _running("cummax"),
-    "cummin": _running("cummin"),
-    "logcumsumexp": logcumsumexp,
-    "mode": mode,
-    "sort": sort,
-    "argsort": argsort,
-    "topk": topk,
-    "kthvalue": kthvalue,
-    "median": median,
+    **named(argsort, kthvalue, logcumsumexp, median, mode, sort, topk),
+    **named(*map(_running, ("cummax", "cummin"))),
 }
 SELECTIONS: Mapping[str, Function] = {
     **{name: _of_numbers_too(function) for name, function in _SELECTIONS.items()},

@@ -21,6 +21,7 @@ from mirage_dsl.frontend.functions import (
     as_operand,
     as_tensor,
     format_of,
+    named,
     recorder_of,
 )
 from mirage_dsl.frontend.program import Handle, vars_of
@@ -133,16 +134,12 @@ OF_EACH: Mapping[str, Function] = {
     **{name: _of_one(name) for name in SPECIAL},
     **{name: _of_two(name) for name in SPECIAL_OF_TWO},
     **dict.fromkeys(("mvlgamma", "multigammaln"), multigammaln),
-    "entr": entr,
-    "gcd": gcd,
+    **named(entr, gcd, lcm, polygamma, xlog1py),
     "igamma": _of_two("gammainc"),
     "igammac": _of_two("gammaincc"),
-    "lcm": lcm,
     "lgamma": _of_one("gammaln"),
-    "polygamma": polygamma,
     "psi": _of_one("digamma"),
     "special_expit": f.sigmoid,
     "special_xlog1py": xlog1py,
-    "xlog1py": xlog1py,
 }
 """By PyTorch's names."""

@@ -20,10 +20,17 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import Scalar, boolean, f32, i64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.constructors import arange, listed, positions
 from mirage_dsl.frontend.elementary import expm1, log1p
-from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, complement
+from mirage_dsl.frontend.functions import (
+    apply,
+    as_operand,
+    as_tensor,
+    complement,
+    formulas,
+    named,
+)
 from mirage_dsl.frontend.layers import (
     LOSSES,
     multi_head_attention_forward,
@@ -50,11 +57,6 @@ SELU_ALPHA = 1.6732632423543772
 SELU_SCALE = 1.0507009873554805
 
 
-def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
-    """The tensor, times a slope where it is negative."""
-    return f.where(f.greater(x, 0), x, x * negative_slope)
-
-
 def elu(x: Any, alpha: float = 1.0) -> Any:
     """The tensor, and alpha (exp(x) - 1) where it is negative."""
     return f.where(f.greater(x, 0), x, alpha * expm1(f.minimum(x, 0)))
@@ -78,22 +80,7 @@ def rrelu(
             "rrelu while training: kernels have no random numbers; call it with "
             "training=False"
         )
-    return leaky_relu(x, (lower + upper) / 2)
-
-
-def relu6(x: Any) -> Any:
-    """The tensor between 0 and 6."""
-    return f.clamp(x, 0, 6)
-
-
-def hardsigmoid(x: Any) -> Any:
-    """The tensor plus 3 between 0 and 6, over 6."""
-    return f.clamp(x + 3, 0, 6) / 6
-
-
-def hardswish(x: Any) -> Any:
-    """The tensor times its hardsigmoid."""
-    return x * hardsigmoid(x)
+    return ACTIVATIONS["leaky_relu"](x, (lower + upper) / 2)
 
 
 def mish(x: Any) -> Any:
@@ -118,21 +105,6 @@ def glu(x: Any, dim: int = -1) -> Any:
         )
     a, b = f.chunk(x, 2, dim)
     return a * f.sigmoid(b)
-
-
-def log_sigmoid(x: Any) -> Any:
-    """The logarithm of the sigmoid, at any x without overflow."""
-    return f.minimum(x, 0) - log1p(f.exp(-f.abs(x)))
-
-
-def selu(x: Any) -> Any:
-    """The scaled elu whose outputs normalise themselves."""
-    return SELU_SCALE * elu(x, SELU_ALPHA)
-
-
-def celu(x: Any, alpha: float = 1.0) -> Any:
-    """The tensor, and alpha (exp(x / alpha) - 1) where it is negative."""
-    return f.where(f.greater(x, 0), x, alpha * expm1(f.minimum(x, 0) / alpha))
 
 
 def prelu(x: Any, weight: Any) -> Any:
@@ -171,21 +143,6 @@ def threshold(x: Any, threshold: float, value: float) -> Any:
     return f.where(f.less_equal(x, threshold), value, x)
 
 
-def softsign(x: Any) -> Any:
-    """The tensor over one plus its absolute value."""
-    return x / (1 + f.abs(x))
-
-
-def tanhshrink(x: Any) -> Any:
-    """The tensor less its tanh."""
-    return x - f.tanh(x)
-
-
-def hardshrink(x: Any, lambd: float = 0.5) -> Any:
-    """The tensor, and 0 where it is that close to 0."""
-    return f.where(f.less_equal(f.abs(x), lambd), 0, x)
-
-
 def softshrink(x: Any, lambd: float = 0.5) -> Any:
     """The tensor moved towards 0 by so much, at most to 0.
 
@@ -199,26 +156,24 @@ def softshrink(x: Any, lambd: float = 0.5) -> Any:
     return x - f.clamp(x, -lambd, lambd)
 
 
-ACTIVATIONS = {
-    "celu": celu,
-    "elu": elu,
-    "glu": glu,
-    "hardshrink": hardshrink,
-    "hardsigmoid": hardsigmoid,
-    "hardswish": hardswish,
-    "hardtanh": hardtanh,
-    "leaky_relu": leaky_relu,
-    "log_sigmoid": log_sigmoid,
-    "mish": mish,
-    "prelu": prelu,
-    "relu6": relu6,
-    "rrelu": rrelu,
-    "selu": selu,
-    "softplus": softplus,
-    "softshrink": softshrink,
-    "softsign": softsign,
-    "tanhshrink": tanhshrink,
-    "threshold": threshold,
+ACTIVATIONS: Mapping[str, Function] = {
+    **formulas(
+        celu=lambda x, alpha=1.0: f.where(
+            f.greater(x, 0), x, alpha * expm1(f.minimum(x, 0) / alpha)
+        ),
+        hardshrink=lambda x, lambd=0.5: f.where(f.less_equal(f.abs(x), lambd), 0, x),
+        hardsigmoid=lambda x: f.clamp(x + 3, 0, 6) / 6,
+        hardswish=lambda x: x * (f.clamp(x + 3, 0, 6) / 6),
+        leaky_relu=lambda x, negative_slope=0.01: f.where(
+            f.greater(x, 0), x, x * negative_slope
+        ),
+        log_sigmoid=lambda x: f.minimum(x, 0) - log1p(f.exp(-f.abs(x))),
+        relu6=lambda x: f.clamp(x, 0, 6),
+        selu=lambda x: SELU_SCALE * elu(x, SELU_ALPHA),
+        softsign=lambda x: x / (1 + f.abs(x)),
+        tanhshrink=lambda x: x - f.tanh(x),
+    ),
+    **named(elu, glu, hardtanh, mish, prelu, rrelu, softplus, softshrink, threshold),
 }
 """By PyTorch's names."""
 
@@ -390,21 +345,6 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     return x
 
 
-def clamp_min(x: Any, min: Any) -> Any:
-    """The tensor limited from below."""
-    return f.clamp(x, min=min)
-
-
-def clamp_max(x: Any, max: Any) -> Any:
-    """The tensor limited from above."""
-    return f.clamp(x, max=max)
-
-
-def expand_as(x: Any, other: Any) -> Any:
-    """The tensor expanded to the shape of another one."""
-    return f.expand(x, *other.shape)
-
-
 def select(x: Any, dim: int, index: int) -> Any:
     """One slice along an axis, without it."""
     at = normal_axis(dim, x.ndim, "select")
@@ -495,11 +435,6 @@ def new_tensor(x: Any, data: Any, dtype: Any = None, **options: Any) -> Any:
     return filled(x, (), data, dtype, **_without_place(options))
 
 
-def fill(x: Any, value: Any) -> Any:
-    """The same, as PyTorch's copy of a tensor that is filled."""
-    return full_like(x, value)
-
-
 def full_like(x: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
     """A tensor of the same shape that holds one number, in the same order of axes."""
     found = filled(x, x.shape, fill_value, dtype, **_without_place(options))
@@ -517,11 +452,6 @@ FILLED = {
 """By the names that PyTorch and NumPy share."""
 
 
-def type_as(x: Any, other: Any) -> Any:
-    """The tensor in the dtype of another one."""
-    return f.to(x, other)
-
-
 def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
     """Weights of a direction and a length for each index of an axis; of all for -1."""
     axes = [axis for axis in range(v.ndim) if axis != dim or dim == -1]
@@ -533,7 +463,10 @@ _QUESTIONS = (
     "ndimension nelement numel"
 )
 
-_DROPOUTS = "alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout"
+_DROPOUTS = (
+    "alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout "
+    "feature_dropout"
+)
 # -- Labels ----------------------------------------------------------------------------
 
 
@@ -847,50 +780,32 @@ def multi_margin_loss(
     return of_rows("multi_margin_loss", found, reduction, single=single)
 
 
-FUNCTIONS = {
-    "cross_entropy": cross_entropy,
-    "embedding": embedding,
-    "embedding_bag": embedding_bag,
-    "fill": fill,
-    "multi_margin_loss": multi_margin_loss,
-    "nll_loss": nll_loss,
+FUNCTIONS: Mapping[str, Function] = {
     **ACTIVATIONS,
     **FILLED,
     **LOSSES,
+    **formulas(
+        clamp_max=lambda x, max: f.clamp(x, max=max),
+        clamp_min=lambda x, min: f.clamp(x, min=min),
+        expand_as=lambda x, other: f.expand(x, *other.shape),
+        fill=lambda x, value: full_like(x, value),
+        type_as=lambda x, other: f.to(x, other),
+    ),
+    **named(cross_entropy, embedding, embedding_bag, multi_margin_loss, nll_loss),
+    **named(new_full, new_tensor, result_type, select, scaled_mm),
+    **named(addcdiv, addcmul, aminmax, lerp, log_softmax, logsumexp, softmin),
+    **named(norm, normalize, std, var, weight_norm, multi_head_attention_forward),
     "new_empty": _new(0),
-    "new_full": new_full,
     "new_ones": _new(1),
-    "new_tensor": new_tensor,
     "new_zeros": _new(0),
     **{name: _asked(name) for name in _QUESTIONS.split()},
-    "addcdiv": addcdiv,
-    "addcmul": addcmul,
-    "aminmax": aminmax,
-    "clamp_max": clamp_max,
-    "clamp_min": clamp_min,
     **dict.fromkeys(_DROPOUTS.split(), dropout),
-    "feature_dropout": dropout,
-    "expand_as": expand_as,
-    "lerp": lerp,
     "linalg_matrix_norm": matrix_norm,
     "linalg_norm": linalg_norm,
     "linalg_vector_norm": vector_norm,
-    "log_softmax": log_softmax,
-    "logsumexp": logsumexp,
-    "multi_head_attention_forward": multi_head_attention_forward,
-    "norm": norm,
-    "normalize": normalize,
-    "result_type": result_type,
-    "scaled_mm": scaled_mm,
-    "select": select,
-    "softmin": softmin,
-    "std": std,
     "std_mean": _with_mean(std),
-    "type_as": type_as,
-    "var": var,
     "var_mean": _with_mean(var),
     "vdot": f.matmul,
-    "weight_norm": weight_norm,
 }
 """By PyTorch's names."""
 
@@ -1323,29 +1238,13 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     return tuple(reversed(found))
 
 
-MEASURES: Mapping[str, Callable[..., Any]] = {
-    "angle": angle,
-    "bucketize": bucketize,
-    "cdist": cdist,
-    "combinations": combinations,
-    "corrcoef": corrcoef,
-    "count_nonzero": count_nonzero,
-    "cov": cov,
-    "cumulative_trapezoid": cumulative_trapezoid,
-    "dist": dist,
-    "gradient": gradient,
-    "histc": histc,
-    "isclose": isclose,
-    "isin": isin,
+MEASURES: Mapping[str, Function] = {
+    **named(angle, bucketize, histc, isclose, isin, searchsorted, unravel_index),
+    **named(combinations, corrcoef, count_nonzero, cov, sum_to_size, vander),
+    **named(cdist, dist, pdist, renorm),
+    **named(cumulative_trapezoid, gradient, trapezoid),
     "linalg_vander": _rows_of_powers,
-    "pdist": pdist,
-    "renorm": renorm,
-    "searchsorted": searchsorted,
-    "sum_to_size": sum_to_size,
-    "trapezoid": trapezoid,
     "trapz": trapezoid,
-    "unravel_index": unravel_index,
-    "vander": vander,
     **{n: _of_unknown_shape(n, advice) for n, advice in OF_UNKNOWN_SHAPE.items()},
 }
 """By PyTorch's names."""
