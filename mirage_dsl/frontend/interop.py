@@ -42,7 +42,7 @@ from mirage_dsl.frontend.composites import (
 )
 from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
-from mirage_dsl.frontend.functions import is_condition
+from mirage_dsl.frontend.functions import formulas, is_condition
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.labels import LABELS
 from mirage_dsl.frontend.layers import RECURRENT, WINDOWS, im2col
@@ -95,22 +95,6 @@ def _moveaxis(x: Any, source: Any, destination: Any) -> Any:
     return f.permute(x, order)
 
 
-def _raveled(x: Any) -> Any:
-    return x.ravel()
-
-
-def _transposed(x: Any) -> Any:
-    return x.t()
-
-
-def _reversed(x: Any) -> Any:
-    return x.T
-
-
-def _matrix_transpose(x: Any) -> Any:
-    return x.mT
-
-
 def _subtracted_from(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     return other - (x if alpha == 1 else x * alpha)
 
@@ -135,14 +119,6 @@ def _itself(x: Any) -> Any:
     return x
 
 
-def _shape(x: Any) -> Any:
-    return x.shape
-
-
-def _rank(x: Any) -> int:
-    return x.ndim
-
-
 _COMMON: dict[str, Function] = {
     **LOGICAL,
     **{name: function_named(name) for name in _SAME.split()},
@@ -155,7 +131,12 @@ _COMMON: dict[str, Function] = {
     "multiply": f.mul,
     "true_divide": f.div,
     "power": f.pow,
-    "adjoint": _matrix_transpose,
+    **formulas(
+        adjoint=lambda x: x.mT,
+        numpy_T=lambda x: x.T,
+        ravel=lambda x: x.ravel(),
+        t=lambda x: x.t(),
+    ),
     "conj": _itself,
     "conj_physical": _itself,
     "mm": f.matmul,
@@ -163,7 +144,6 @@ _COMMON: dict[str, Function] = {
     "dot": _dot,
     "einsum": einsum,
     "softmax": c.softmax,
-    "ravel": _raveled,
     "moveaxis": _moveaxis,
     "movedim": _moveaxis,
     "mv": f.matmul,
@@ -171,8 +151,6 @@ _COMMON: dict[str, Function] = {
     "ger": outer,
     "swapdims": f.swapaxes,
     "swap_axes": f.swapaxes,
-    "t": _transposed,
-    "numpy_T": _reversed,
 }
 
 
@@ -301,7 +279,7 @@ def _of_one_dtype(function: Function, name: str, count: int) -> Function:
         tensors = [t for t in (*args[:count], *named) if isinstance(t, Tensor)]
         if len({t.dtype for t in tensors}) > 1:
             _refuse_mixture(name, tensors)
-        return function(*args, **kwargs)
+        return inside(function)(*args, **kwargs)
 
     vars(checked)["__signature__"] = signature
     return checked
@@ -331,10 +309,6 @@ def _torch_attention(
     return c.scaled_dot_product_attention(
         query, key, value, attn_mask, *args, **options
     )
-
-
-def _torch_linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    return f.linear(input, weight, bias)
 
 
 def _torch_max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -367,10 +341,6 @@ def _copied(x: Any, *, memory_format: Any = None) -> Any:
     return x.clone(memory_format=memory_format)
 
 
-def _detached(x: Any) -> Any:
-    return x.detach()
-
-
 def _copying(name: str) -> Function:
     """A function whose results are copies of what another one gives as views."""
 
@@ -388,10 +358,6 @@ _COPIED = (
     "t transpose unbind unfold unsqueeze view"
 )
 """Views of which PyTorch has functions that copy."""
-
-
-def _sorted(x: Any) -> Any:
-    return _TORCH["sort"](x, 0)[0]
 
 
 def _taken(x: Any, indices: Any, dim: Any = None) -> Any:
@@ -416,6 +382,10 @@ _CONVERTING = {
     "short": "int16",
     "int": "int32",
     "long": "int64",
+    "bool": "bool",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
     "double": "float64",
 }
 
@@ -433,7 +403,6 @@ _TORCH: dict[str, Function] = {
     "clone": _copied,
     "resolve_conj": _itself,
     "resolve_neg": _itself,
-    "detach": _detached,
     **torch_functions.FUNCTIONS,
     **LABELS,
     **QUANTIZING,
@@ -451,7 +420,7 @@ _TORCH: dict[str, Function] = {
         name: _of_one_dtype(PYTORCHS_MATRICES[name], name, 3)
         for name in ("addmm", "baddbmm")
     },
-    "linear": _of_one_dtype(_torch_linear, "linear", 3),
+    "linear": _of_one_dtype(f.linear, "linear", 3),
     **{
         name: _of_one_dtype(_COMMON[name], name, 2)
         for name in ("matmul", "mm", "bmm", "mv", "dot")
@@ -488,9 +457,16 @@ _TORCH: dict[str, Function] = {
     **{name: _wholly(name) for name in ("allclose", "equal")},
     **{f"{name}_copy": _copying(name) for name in _COPIED.split()},
     "alias": _itself,
-    "msort": _sorted,
+    **formulas(
+        detach=lambda x: x.detach(),
+        msort=lambda x: SELECTIONS["sort"](x, 0)[0],
+    ),
     "view": f.reshape,
 }
+
+
+METHODS = frozenset(_TORCH)
+"""Those of a traced tensor that are functions of it, by PyTorch's names."""
 
 
 def _numpy_split(x: Any, parts: Any, axis: int = 0) -> Any:
@@ -546,7 +522,6 @@ _NUMPY: dict[str, Function] = {
     "permute_dims": _numpy_transpose,
     "copy": _copied,
     "copyto": _numpy_copyto,
-    "matrix_transpose": _matrix_transpose,
     "mod": ELEMENTARY["remainder"],
     "take": _numpy_take,
     "take_along_axis": f.take_along_dim,
@@ -562,8 +537,11 @@ _NUMPY: dict[str, Function] = {
     "norm": _numpy_norm,
     "reciprocal": _numpy_reciprocal,
     "sign": numpy_sign,
-    "shape": _shape,
-    "ndim": _rank,
+    **formulas(
+        matrix_transpose=lambda x: x.mT,
+        ndim=lambda x: x.ndim,
+        shape=lambda x: x.shape,
+    ),
 }
 
 _REDUCTIONS: dict[str, Function] = {

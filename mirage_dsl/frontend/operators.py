@@ -17,6 +17,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.drawn import Unknown
 from mirage_dsl.frontend.elementary import expm1
+from mirage_dsl.frontend.functions import formulas
 from mirage_dsl.frontend.layers import WINDOWS, interpolate
 from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.rearranging import pad
@@ -56,14 +57,6 @@ def _to_copy(x: Any, *, dtype: Any = None, **options: Any) -> Any:
     """A copy in another format, if one is told."""
     told = {n: options[n] for n in ("device", "memory_format") if options.get(n)}
     return x.to(dtype=dtype or x.dtype, copy=True, **told)
-
-
-def _view(x: Any, size: Sequence[Any]) -> Any:
-    return x.view(*size)
-
-
-def _matrices_transposed(x: Any) -> Any:
-    return x.mT
 
 
 def _asserted(*_: Any, **__: Any) -> None:
@@ -236,13 +229,12 @@ OF_ATEN: Mapping[str, Function] = {
     "_native_batch_norm_legit_no_training": _norm_of_statistics,
     "_safe_softmax": _safe_softmax,
     "_to_copy": _to_copy,
-    "_unsafe_view": _view,
+    **formulas(_unsafe_view=lambda x, size: x.view(*size), mT=lambda x: x.mT),
     "adaptive_max_pool2d": WINDOWS["adaptive_max_pool2d_with_indices"],
     "adaptive_max_pool3d": WINDOWS["adaptive_max_pool3d_with_indices"],
     "convolution": _convolution,
     "elu": _elu,
     "index": _index,
-    "mT": _matrices_transposed,
     "native_group_norm": _native_group_norm,
     "native_layer_norm": _native_layer_norm,
     "slice": _slice,

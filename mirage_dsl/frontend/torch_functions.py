@@ -351,15 +351,6 @@ def select(x: Any, dim: int, index: int) -> Any:
     return x[(slice(None),) * at + (index,)]
 
 
-def _asked(name: str) -> Any:
-    """A question of a tensor, as a function."""
-
-    def asking(x: Any) -> Any:
-        return getattr(x, name)()
-
-    return asking
-
-
 def result_type(a: Any, b: Any) -> Any:
     """The dtype that an operator on both has."""
     import torch
@@ -798,7 +789,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "new_empty": _new(0),
     "new_ones": _new(1),
     "new_zeros": _new(0),
-    **{name: _asked(name) for name in _QUESTIONS.split()},
+    **{name: getattr(Tensor, name) for name in _QUESTIONS.split()},
     **dict.fromkeys(_DROPOUTS.split(), dropout),
     "linalg_matrix_norm": matrix_norm,
     "linalg_norm": linalg_norm,
