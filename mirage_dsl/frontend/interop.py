@@ -53,7 +53,7 @@ from mirage_dsl.frontend.linear_algebra import (
 )
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operators import OF_ATEN, operator_of
-from mirage_dsl.frontend.places import OF_PLACES, PLACING, index_add
+from mirage_dsl.frontend.places import PLACING
 from mirage_dsl.frontend.quantizing import QUANTIZING
 from mirage_dsl.frontend.rearranging import (
     NUMPY_SELECTIONS,
@@ -72,8 +72,8 @@ from mirage_dsl.frontend.tensor import (
     RANDOM,
     Tensor,
     refuse,
+    refused,
 )
-from mirage_dsl.frontend.torch_functions import MEASURES
 
 _SAME = (
     "exp exp2 log sqrt rsqrt square abs neg relu silu sigmoid tanh erf gelu maximum "
@@ -97,15 +97,6 @@ def _moveaxis(x: Any, source: Any, destination: Any) -> Any:
 
 def _subtracted_from(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     return other - (x if alpha == 1 else x * alpha)
-
-
-def _wholly(name: str) -> Function:
-    """A question of all values at once, which Python's code would go on with."""
-
-    def refused(*_: Any, **__: Any) -> NoReturn:
-        refuse(f"torch.{name}, of which the truth is asked,", "compare with == or <")
-
-    return refused
 
 
 def _dot(x: Any, y: Any) -> Any:
@@ -395,7 +386,6 @@ _TORCH: dict[str, Function] = {
     **OF_EACH,
     **OF_PYTORCH,
     **PYTORCHS_MATRICES,
-    **MEASURES,
     **LINEAR_ALGEBRA,
     **PLACING,
     **TRIANGLES,
@@ -427,8 +417,6 @@ _TORCH: dict[str, Function] = {
     },
     **SELECTIONS,
     **COMPLEX_OF_REAL,
-    **OF_PLACES,
-    "index_add": index_add,
     **RECURRENT,
     **{
         name: _of_one_dtype(function, name, 3) if "conv" in name else function
@@ -454,7 +442,12 @@ _TORCH: dict[str, Function] = {
     "ne": f.not_equal,
     "real": _itself,
     "rsub": _subtracted_from,
-    **{name: _wholly(name) for name in ("allclose", "equal")},
+    **{
+        name: refused(
+            f"torch.{name}, of which the truth is asked,", "compare with == or <"
+        )
+        for name in ("allclose", "equal")
+    },
     **{f"{name}_copy": _copying(name) for name in _COPIED.split()},
     "alias": _itself,
     **formulas(

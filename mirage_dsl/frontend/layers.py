@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, NoReturn
+from typing import Any
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -41,7 +41,7 @@ from mirage_dsl.frontend.rearranging import (
     windows_along,
 )
 from mirage_dsl.frontend.recorder import integer
-from mirage_dsl.frontend.tensor import Tensor, refuse
+from mirage_dsl.frontend.tensor import Tensor, refuse, refused
 from mirage_dsl.ops.table import OPERATORS
 
 _RANKS = (1, 2, 3)
@@ -491,13 +491,6 @@ def _unpooled(
     return asked
 
 
-def _fractional(rank: int, *_: Any, **__: Any) -> NoReturn:
-    refuse(
-        f"fractional_max_pool{rank}d, whose windows are drawn at random,",
-        "use adaptive_max_pool, whose windows are known",
-    )
-
-
 # -- Norms of windows ------------------------------------------------------------------
 
 
@@ -757,9 +750,15 @@ WINDOWS: dict[str, Function] = {
     **_ranked("adaptive_avg_pool", partial(_adaptive_pool, "avg")),
     **_ranked("adaptive_max_pool", partial(_adaptive_pool, "max")),
     **_with_indices("adaptive_max_pool", partial(_adaptive_pool, "max")),
-    **_with_indices("fractional_max_pool", _fractional),
     **_with_indices("max_pool", _max_pool),
-    **_ranked("fractional_max_pool", _fractional),
+    **{
+        f"fractional_max_pool{rank}d{kind}": refused(
+            f"fractional_max_pool{rank}d, whose windows are drawn at random,",
+            "use adaptive_max_pool, whose windows are known",
+        )
+        for rank in _RANKS
+        for kind in ("", "_with_indices")
+    },
     **_ranked("max_unpool", _max_unpool),
     "affine_grid_generator": affine_grid,
     "constant_pad_nd": _constant_pad,

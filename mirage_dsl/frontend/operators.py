@@ -22,6 +22,7 @@ from mirage_dsl.frontend.layers import WINDOWS, interpolate
 from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.rearranging import pad
 from mirage_dsl.frontend.recorder import normal_axis
+from mirage_dsl.frontend.tensor import refused
 from mirage_dsl.frontend.torch_functions import elu
 
 
@@ -211,17 +212,6 @@ def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
     return f.where(masked, 0, c.softmax(x, dim, dtype=dtype))
 
 
-def _elsewhere(name: str) -> Function:
-    def refused(*_: Any, **__: Any) -> Any:
-        raise UnsupportedError.here(
-            f"torch.ops.aten.{name}, whose arguments or results are others than those "
-            "of the function, cannot be traced; call the function of "
-            "torch.nn.functional"
-        )
-
-    return refused
-
-
 _ELSEWHERE = "_ctc_loss embedding_bag max_unpool2d max_unpool3d"
 
 OF_ATEN: Mapping[str, Function] = {
@@ -241,6 +231,13 @@ OF_ATEN: Mapping[str, Function] = {
     **{name: _upsampled(*mode) for name, mode in _MODES.items()},
     **{f"{name}{n}d": _padded(m) for name, m in _PADDED.items() for n in (1, 2, 3)},
     **{name: _over(name) for name in ("amax", "amin", "mean", "sum")},
-    **{name: _elsewhere(name) for name in _ELSEWHERE.split()},
+    **{
+        name: refused(
+            f"torch.ops.aten.{name}, whose arguments or results are others than those "
+            "of the function,",
+            "call the function of torch.nn.functional",
+        )
+        for name in _ELSEWHERE.split()
+    },
 }
 """By their names in `torch.ops.aten`."""

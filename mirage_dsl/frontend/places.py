@@ -693,14 +693,6 @@ def _cut_to(source: Tensor, index: Tensor) -> Tensor:
     return source
 
 
-PLACING: Mapping[str, Function] = {
-    **named(index_copy, index_fill, index_put, index_reduce),
-    **named(scatter, scatter_add, scatter_reduce),
-    "index_add": added_at,
-}
-"""By PyTorch's names."""
-
-
 # -- The elements ----------------------------------------------------------------------
 
 NO_ELEMENTS = (
@@ -1372,8 +1364,10 @@ def _refuse_changed(before: Mapping[str, object], now: Mapping[str, object]) -> 
             )
 
 
-OF_PLACES: Mapping[str, Function] = {
-    **named(masked_scatter, masked_select, nonzero, one_hot, where),
+PLACING: Mapping[str, Function] = {
+    **named(index_add, index_copy, index_fill, index_put, index_reduce),
+    **named(scatter, scatter_add, scatter_reduce, masked_scatter, masked_select),
+    **named(nonzero, one_hot, where),
     "argwhere": nonzero,
 }
 """By PyTorch's names."""

@@ -586,6 +586,15 @@ def refuse(what: str, advice: str) -> NoReturn:
     raise UnsupportedError.here(f"{what} cannot be traced; {advice}")
 
 
+def refused(what: str, advice: str) -> Callable[..., NoReturn]:
+    """A function that no program has; see `refuse`."""
+
+    def function(*_: Any, **__: Any) -> NoReturn:
+        refuse(what, advice)
+
+    return function
+
+
 def refuse_value(what: str, advice: str) -> NoReturn:
     """Refuse what needs a tensor's values.
 

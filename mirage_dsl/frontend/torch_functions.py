@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations as all_combinations
 from itertools import combinations_with_replacement
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -48,7 +48,7 @@ from mirage_dsl.frontend.recorder import (
     normal_axes,
     normal_axis,
 )
-from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor, by_channels
+from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor, by_channels, refused
 from mirage_dsl.ops.table import OPERATORS
 
 # -- Activations -----------------------------------------------------------------------
@@ -771,36 +771,6 @@ def multi_margin_loss(
     return of_rows("multi_margin_loss", found, reduction, single=single)
 
 
-FUNCTIONS: Mapping[str, Function] = {
-    **ACTIVATIONS,
-    **FILLED,
-    **LOSSES,
-    **formulas(
-        clamp_max=lambda x, max: f.clamp(x, max=max),
-        clamp_min=lambda x, min: f.clamp(x, min=min),
-        expand_as=lambda x, other: f.expand(x, *other.shape),
-        fill=lambda x, value: full_like(x, value),
-        type_as=lambda x, other: f.to(x, other),
-    ),
-    **named(cross_entropy, embedding, embedding_bag, multi_margin_loss, nll_loss),
-    **named(new_full, new_tensor, result_type, select, scaled_mm),
-    **named(addcdiv, addcmul, aminmax, lerp, log_softmax, logsumexp, softmin),
-    **named(norm, normalize, std, var, weight_norm, multi_head_attention_forward),
-    "new_empty": _new(0),
-    "new_ones": _new(1),
-    "new_zeros": _new(0),
-    **{name: getattr(Tensor, name) for name in _QUESTIONS.split()},
-    **dict.fromkeys(_DROPOUTS.split(), dropout),
-    "linalg_matrix_norm": matrix_norm,
-    "linalg_norm": linalg_norm,
-    "linalg_vector_norm": vector_norm,
-    "std_mean": _with_mean(std),
-    "var_mean": _with_mean(var),
-    "vdot": f.matmul,
-}
-"""By PyTorch's names."""
-
-
 # -- Comparisons -----------------------------------------------------------------------
 
 
@@ -926,24 +896,6 @@ def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     part = f.where(f.greater_equal(x, low), part, -1)
     at = f.to(arange(count), x)
     return f.to(f.sum(f.equal(f.expand_dims(part, -1), at), 0), x)
-
-
-OF_UNKNOWN_SHAPE = {
-    "bincount": "F.one_hot(x, n).sum(0), or torch.zeros(n).index_add(0, x, weights)",
-    "unique": "compute with all elements, and sort() them where neighbours matter",
-    "unique_consecutive": "compare x[1:] with x[:-1], and keep all elements",
-}
-"""Functions whose result has as many elements as the data say, and what to do."""
-
-
-def _of_unknown_shape(name: str, advice: str) -> Callable[..., Any]:
-    def refused(*_: Any, **__: Any) -> NoReturn:
-        raise UnsupportedError.here(
-            f"{name}, of which the number of results depends on the data: a program's "
-            f"shapes are known while it is traced; use {advice}"
-        )
-
-    return refused
 
 
 def count_nonzero(x: Any, dim: Any = None) -> Any:
@@ -1229,13 +1181,51 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     return tuple(reversed(found))
 
 
-MEASURES: Mapping[str, Function] = {
+OF_UNKNOWN_SHAPE = {
+    "bincount": "use F.one_hot(x, n).sum(0), or zeros(n).index_add(0, x, weights)",
+    "unique": "compute with all elements, and sort() them where neighbours matter",
+    "unique_consecutive": "compare x[1:] with x[:-1], and keep all elements",
+}
+"""Functions whose result has as many elements as the data say, and what to do."""
+
+FUNCTIONS: Mapping[str, Function] = {
+    **ACTIVATIONS,
+    **FILLED,
+    **LOSSES,
+    **formulas(
+        clamp_max=lambda x, max: f.clamp(x, max=max),
+        clamp_min=lambda x, min: f.clamp(x, min=min),
+        expand_as=lambda x, other: f.expand(x, *other.shape),
+        fill=lambda x, value: full_like(x, value),
+        type_as=lambda x, other: f.to(x, other),
+    ),
+    **named(cross_entropy, embedding, embedding_bag, multi_margin_loss, nll_loss),
+    **named(new_full, new_tensor, result_type, select, scaled_mm),
+    **named(addcdiv, addcmul, aminmax, lerp, log_softmax, logsumexp, softmin),
+    **named(norm, normalize, std, var, weight_norm, multi_head_attention_forward),
+    "new_empty": _new(0),
+    "new_ones": _new(1),
+    "new_zeros": _new(0),
+    **{name: getattr(Tensor, name) for name in _QUESTIONS.split()},
+    **dict.fromkeys(_DROPOUTS.split(), dropout),
+    "linalg_matrix_norm": matrix_norm,
+    "linalg_norm": linalg_norm,
+    "linalg_vector_norm": vector_norm,
+    "std_mean": _with_mean(std),
+    "var_mean": _with_mean(var),
+    "vdot": f.matmul,
     **named(angle, bucketize, histc, isclose, isin, searchsorted, unravel_index),
     **named(combinations, corrcoef, count_nonzero, cov, sum_to_size, vander),
     **named(cdist, dist, pdist, renorm),
     **named(cumulative_trapezoid, gradient, trapezoid),
     "linalg_vander": _rows_of_powers,
     "trapz": trapezoid,
-    **{n: _of_unknown_shape(n, advice) for n, advice in OF_UNKNOWN_SHAPE.items()},
+    **{
+        name: refused(
+            f"{name}, of which the number of results depends on the data,",
+            f"a program's shapes are known while it is traced: {advice}",
+        )
+        for name, advice in OF_UNKNOWN_SHAPE.items()
+    },
 }
 """By PyTorch's names."""
