@@ -33,7 +33,7 @@ from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
 from mirage_dsl.frontend.functions import as_tensor, is_condition, named
 from mirage_dsl.frontend.places import scattered
-from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
+from mirage_dsl.frontend.program import DimVars, Handle, shape_text
 from mirage_dsl.frontend.rearranging import (
     broadcast_tensors,
     pad,
@@ -409,7 +409,7 @@ def _with_places(
         def run(x: Tensor) -> Any:
             plane = _several(list(x.shape[2:]), rank, f"planes of {what}")
             numbers = {"plane": plane, **numbers_of(x)}
-            flat = _flat_planes(x)
+            flat = f.flatten(f.flatten(x, 2), 0, 1)
             made = _called(f"{what}_{name}", (flat,), numbers, {0: flat.handle.axes[0]})
             extents = _pooled_plane(what, plane, numbers)
             whole = Handle(made.handle.value, (*x.handle.axes[:2], made.handle.axes[1]))
@@ -419,13 +419,6 @@ def _with_places(
 
     found = (_batched(part(name), x, rank, what) for name in ("found", "places"))
     return next(found), next(found)
-
-
-def _flat_planes(x: Tensor) -> Tensor:
-    """A batch of channels as one axis of planes, and one of their elements."""
-    whole = x.recorder.spread(x.handle)
-    axes = vars_of(whole.axes[:2]), vars_of(whole.axes[2:])
-    return Tensor.made(x.recorder, Handle(whole.value, axes), ())
 
 
 def _pooled_plane(

@@ -22,10 +22,9 @@ from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import positions, tril
 from mirage_dsl.frontend.drawn import Unknown
 from mirage_dsl.frontend.functions import as_tensor, named
-from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
+from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import integer, normal_axes
 from mirage_dsl.frontend.tensor import Tensor, refuse
-from mirage_dsl.ops.table import OPERATORS
 
 # -- Library operators -----------------------------------------------------------------
 
@@ -53,13 +52,6 @@ def _shaped(what: str, x: Any, *, square: bool) -> Tensor:
     return x
 
 
-def _batch(x: Tensor) -> tuple[Handle, tuple[DimVars, ...]]:
-    """All axes but the last two as one, and what they were."""
-    whole = x.recorder.spread(x.handle)
-    lead = whole.axes[:-2]
-    return Handle(whole.value, (vars_of(lead), *whole.axes[-2:])), lead
-
-
 def _called(
     name: str, *operands: Tensor, columns: bool = False, **numbers: int | bool
 ) -> Tensor:
@@ -72,13 +64,11 @@ def _called(
         numbers: Its attributes that are integers.
     """
     recorder = operands[0].recorder
-    batches = [_batch(x) for x in operands]
-    (first, lead), (last, _) = batches[0], batches[-1]
-    kept = {0: first.axes[0], **({2: last.axes[2]} if columns else {})}
-    given = {key: (int(value),) for key, value in numbers.items()}
-    made = recorder.library(OPERATORS[name], [b for b, _ in batches], given, kept)
-    found = Handle(made.value, (*lead, *made.axes[1:]))
-    return Tensor.made(recorder, found, None)
+    groups = slice(-2), slice(-2, -1), slice(-1, None)
+    kept = {0: 0, 2: len(operands) - 1} if columns else {0: 0}
+    handles = [x.handle for x in operands]
+    made = recorder.library_by_groups(name, handles, groups, kept, numbers)
+    return Tensor.made(recorder, made, None)
 
 
 def _of_square(name: str) -> Callable[[Any], Any]:

@@ -53,10 +53,9 @@ from mirage_dsl.frontend.indices import (
     masked_select,
 )
 from mirage_dsl.frontend.known import known
-from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text, vars_of
-from mirage_dsl.frontend.recorder import integer, normal_axis
+from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text
+from mirage_dsl.frontend.recorder import around, integer, normal_axis
 from mirage_dsl.frontend.tensor import BothWays, Tensor, both_ways, refuse_bytes
-from mirage_dsl.ops.table import OPERATORS
 
 
 def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
@@ -532,14 +531,13 @@ def _sums(name: str, size: Any, axis: int, index: Tensor, source: Tensor) -> Ten
             "a sum at indices of truth values; convert them to numbers"
         )
     recorder.pair(index.handle, axis if index.ndim > 1 else 0, source.handle, axis)
-    merged = _three_axes(source, axis)
-    handles = [merged, _three_axes(index, axis) if index.ndim > 1 else index.handle]
-    kept = {0: merged.axes[0], 2: merged.axes[2]}
-    size = integer(size, "the number of places")
-    made = recorder.library(OPERATORS[name], handles, {"size": (size,)}, kept)
-    axes = source.handle.axes
-    found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
-    return Tensor.made(recorder, found, ())
+    handles = [source.handle, index.handle]
+    numbers = {"size": integer(size, "the number of places")}
+    apart = () if index.ndim > 1 else (1,)
+    made = recorder.library_by_groups(
+        name, handles, around(axis), {0: 0, 2: 0}, numbers, apart
+    )
+    return Tensor.made(recorder, made, ())
 
 
 def joined(source: Any, index: Any, size: int, how: str = "sum") -> Tensor:
@@ -551,14 +549,6 @@ def scattered(source: Any, index: Any, size: int) -> Tensor:
     """Zeros with elements at indices along the last axis, of so many places."""
     index = f.expand(index, *source.shape)
     return _sums("scatter_last", size, source.ndim - 1, index, source)
-
-
-def _three_axes(x: Tensor, axis: int) -> Handle:
-    """All axes before one, that one, and all behind; every element is there."""
-    whole = x.recorder.spread(x.handle)
-    before, behind = whole.axes[:axis], whole.axes[axis + 1 :]
-    own = whole.axes[axis]
-    return Handle(whole.value, (vars_of(before), own, vars_of(behind)))
 
 
 # -- Which element comes where ---------------------------------------------------------

@@ -30,15 +30,15 @@ from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_operand, as_tensor, named
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
-from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
+from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import (
+    around,
     flat_arguments,
     integer,
     normal_axes,
     normal_axis,
 )
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ops.table import OPERATORS
 
 # -- Rearranging -----------------------------------------------------------------------
 
@@ -650,16 +650,11 @@ def _along(
     """A library operator along an axis, which may get another extent if not `keeps`."""
     if x.handle.value.dtype == boolean:
         raise DTypeError.here(f"{name} of truth values; cast them to numbers")
-    axes = x.handle.axes
-    before, own, behind = vars_of(axes[:axis]), axes[axis], vars_of(axes[axis + 1 :])
-    kept: dict[int, DimVars] = {0: before, 2: behind}
-    if keeps:
-        kept[1] = own
-    merged = Handle(x.handle.value, (before, own, behind))
-    given = {key: (value,) for key, value in (numbers or {}).items()}
-    made = x.recorder.library(OPERATORS[name], [merged], given, kept)
-    found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
-    return Tensor.made(x.recorder, found, (x,))
+    kept = {0: 0, 1: 0, 2: 0} if keeps else {0: 0, 2: 0}
+    made = x.recorder.library_by_groups(
+        name, [x.handle], around(axis), kept, numbers or {}
+    )
+    return Tensor.made(x.recorder, made, (x,))
 
 
 def _placed(what: str, x: Any, dim: Any) -> tuple[Tensor, int]:

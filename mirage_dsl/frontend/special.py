@@ -24,7 +24,6 @@ from mirage_dsl.frontend.functions import (
     named,
     recorder_of,
 )
-from mirage_dsl.frontend.program import Handle, vars_of
 from mirage_dsl.frontend.rearranging import broadcast_tensors
 from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.tensor import Tensor
@@ -38,15 +37,22 @@ def _of_one(name: str, **numbers: int) -> Function:
     """A function of each element, which a library operator computes."""
 
     def function(x: Any) -> Any:
-        x = as_floats(as_tensor(name, x))
-        recorder, axes = x.recorder, x.handle.axes
-        flat = Handle(recorder.spread(x.handle).value, (vars_of(axes),))
-        given = {key: (value,) for key, value in numbers.items()}
-        made = recorder.library(OPERATORS[name], [flat], given, {0: flat.axes[0]})
-        return Tensor.made(recorder, Handle(made.value, axes), (x,))
+        return _each(name, as_floats(as_tensor(name, x)), **numbers)
 
     function.__name__ = name
     return function
+
+
+def _each(name: str, *operands: Tensor, **numbers: int) -> Any:
+    """A library operator of all elements, or of each pair of them."""
+    recorder = operands[0].recorder
+    first, *others = (recorder.spread(x.handle) for x in operands)
+    for other in others:
+        for at in range(len(first.axes)):
+            recorder.pair(first, at, other, at)
+    handles = [first, *others]
+    made = recorder.library_by_groups(name, handles, [slice(None)], {0: 0}, numbers)
+    return Tensor.made(recorder, made, operands)
 
 
 def polygamma(n: Any, x: Any) -> Any:
@@ -97,18 +103,6 @@ def _of_two(name: str) -> Function:
 
     function.__name__ = name
     return function
-
-
-def _each(name: str, x: Tensor, other: Tensor) -> Any:
-    """A row of two operands, of each pair of elements."""
-    recorder = x.recorder
-    operands = [recorder.spread(t.handle) for t in (x, other)]
-    axes = operands[0].axes
-    for at in range(len(axes)):
-        recorder.pair(operands[0], at, operands[1], at)
-    flat = [Handle(operand.value, (vars_of(operand.axes),)) for operand in operands]
-    made = recorder.library(OPERATORS[name], flat, {}, {0: flat[0].axes[0]})
-    return Tensor.made(recorder, Handle(made.value, axes), (x, other))
 
 
 gcd = _of_two("gcd")
