@@ -66,6 +66,8 @@ class Complex(NoTensor):
         pairs: Both along a last axis of extent 2, of which they are views.
     """
 
+    reason = "a complex tensor here cannot be traced; use its parts, z.real and z.imag"
+
     def __init__(
         self,
         real: Tensor,
@@ -142,14 +144,6 @@ class Complex(NoTensor):
         return Complex(*parts)
 
     type = to
-
-    def refuse(self) -> NoReturn:
-        """Refuse what needs a tensor of real numbers.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        _refuse("a complex tensor here", "use its parts, z.real and z.imag")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

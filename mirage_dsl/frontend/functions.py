@@ -94,7 +94,13 @@ _BEYOND = 2**1024
 
 
 class NoTensor:
-    """What stands in for a tensor that cannot be traced, and says so when used."""
+    """What stands in for a tensor that cannot be traced, and says so when used.
+
+    Attributes:
+        reason: Why it is refused where a tensor is needed.
+    """
+
+    reason = ""
 
     def refuse(self) -> NoReturn:
         """Refuse what needs the tensor.
@@ -102,7 +108,7 @@ class NoTensor:
         Raises:
             UnsupportedError: Always.
         """
-        raise NotImplementedError
+        raise UnsupportedError.here(self.reason)
 
 
 _OPERATORS = (

@@ -20,7 +20,7 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import positions, tril
-from mirage_dsl.frontend.drawn import Unknown
+from mirage_dsl.frontend.drawn import unknown
 from mirage_dsl.frontend.functions import as_tensor, named
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import integer, normal_axes
@@ -311,9 +311,9 @@ def lstsq(
     found = _called("lstsq", system.matrices, system.sides, columns=True)
     return LeastSquares(
         system.found(found),
-        Unknown("residuals of lstsq", "take (A @ X - B).square().sum(-2)"),
-        Unknown("rank of lstsq", "take linalg.matrix_rank(A)"),
-        Unknown("singular_values of lstsq", "take linalg.svdvals(A)"),
+        unknown("residuals of lstsq", "take (A @ X - B).square().sum(-2)"),
+        unknown("rank of lstsq", "take linalg.matrix_rank(A)"),
+        unknown("singular_values of lstsq", "take linalg.svdvals(A)"),
     )
 
 

@@ -427,11 +427,7 @@ class Expanded:
         return recorder.expand(x, self.shape)
 
     def put(self, _recorder: Recorder, _x: Handle, _new: Handle) -> Handle:
-        """Refused: the element that was written stands at other indices too.
-
-        Raises:
-            TraceError: Always.
-        """
+        """Refused: the element that was written stands at other indices too."""
         raise TraceError.here(
             "a write into a part of an expanded tensor, whose elements stand at "
             "several indices; write before expanding, or clone() it first"

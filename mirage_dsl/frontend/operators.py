@@ -15,7 +15,7 @@ from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, is_sequence
-from mirage_dsl.frontend.drawn import Unknown
+from mirage_dsl.frontend.drawn import unknown
 from mirage_dsl.frontend.elementary import expm1
 from mirage_dsl.frontend.functions import formulas
 from mirage_dsl.frontend.layers import WINDOWS, interpolate
@@ -123,12 +123,12 @@ def _native_group_norm(
 def _statistics(x: Any, over: Any, eps: float, *, keepdims: bool) -> tuple[Any, Any]:
     """The means, and one over the deviations."""
     if x.handle.value.dtype not in (f32, f64):
-        unknown = Unknown(
+        found = unknown(
             f"a statistic of a norm of {x.dtype}",
             "compute it, in the dtype that it is to have",
             "the dtype depends on the device",
         )
-        return unknown, unknown
+        return found, found
     mean = f.mean(x, over, keepdims)
     return mean, f.rsqrt(c.var(x, over, keepdims=keepdims) + eps)
 
@@ -145,7 +145,7 @@ def _norm_of_statistics(
     """Batch norm in evaluation, and two tensors for gradients."""
     del momentum
     found = c.batch_norm(x, running_mean, running_var, weight, bias, eps)
-    kept = Unknown("what batch norm keeps for gradients", "call batch_norm")
+    kept = unknown("what batch norm keeps for gradients", "call batch_norm")
     return f.astype(found, x.dtype), kept, kept
 
 

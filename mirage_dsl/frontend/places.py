@@ -771,11 +771,6 @@ class Selected(NoTensor):
     ndim = property(dim)
 
     def refuse(self) -> NoReturn:
-        """Refuse what needs the elements themselves.
-
-        Raises:
-            UnsupportedError: Always.
-        """
         numbers = None if self.axis is not None else known(self.mask)
         if numbers is None:
             raise UnsupportedError.here(NO_ELEMENTS)
@@ -1164,6 +1159,8 @@ def one_hot(x: Any, num_classes: Any = -1) -> Any:
 class Nonzero(NoTensor):
     """The matrix that `nonzero` gives: a row for each place, a column for each axis."""
 
+    reason = _HOW_MANY
+
     def __init__(self, holds: Tensor) -> None:
         self._holds = holds
 
@@ -1205,14 +1202,6 @@ class Nonzero(NoTensor):
     def __iter__(self) -> Iterator[Any]:
         return loop_over(self._holds, Row)
 
-    def refuse(self) -> NoReturn:
-        """Refuse what needs to know how many places there are.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError.here(_HOW_MANY)
-
     @classmethod
     def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
         """Refuse a function of PyTorch of the places."""
@@ -1236,6 +1225,8 @@ class Nonzero(NoTensor):
 class PlaceOfIteration(NoTensor):
     """The place of an iteration: a number that is known while it is traced."""
 
+    reason = "the place of an iteration over nonzero() beside tensors; use int() of it"
+
     def __init__(self, number: int, branch: Branch, branches: Branches) -> None:
         self._number, self._branch, self._branches = number, branch, branches
 
@@ -1252,16 +1243,6 @@ class PlaceOfIteration(NoTensor):
     def item(self) -> PlaceOfIteration:
         """The place, which is a number already."""
         return self
-
-    def refuse(self) -> NoReturn:
-        """Refuse to compute with it as with a tensor.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError.here(
-            "the place of an iteration over nonzero() beside tensors; use int() of it"
-        )
 
     __hash__ = object.__hash__
 
