@@ -439,59 +439,33 @@ def _has_one_index(x: Any, axis: Any) -> bool:
     return not any(shape[at] for at in normal_axes(axis, len(shape), "norm"))
 
 
-def vector_norm(x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
+def vector_norm(
+    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
     """A norm of the elements along axes, of any order.
 
     The order 0 counts what is not 0, infinity is the largest size, and minus infinity
     the smallest.
     """
-    if order == 2:
-        return norm(x, axis, keepdims)
+    x = x if dtype is None else f.to(x, dtype)
+    if ord == 2:
+        return norm(x, dim, keepdim)
     size = f.abs(x)
-    if order != 0 and _has_one_index(x, axis):
-        return f.sum(size, axis, keepdims)
-    if order == math.inf:
-        return f.max(size, axis, keepdims)
-    if order == -math.inf:
-        return f.min(size, axis, keepdims)
-    if order == 0:
-        return f.sum(f.to(f.not_equal(x, 0), x), axis, keepdims)
-    if order == 1:
-        return f.sum(size, axis, keepdims)
+    if ord != 0 and _has_one_index(x, dim):
+        return f.sum(size, dim, keepdim)
+    if ord == math.inf:
+        return f.max(size, dim, keepdim)
+    if ord == -math.inf:
+        return f.min(size, dim, keepdim)
+    if ord == 0:
+        return f.sum(f.to(f.not_equal(x, 0), x), dim, keepdim)
+    if ord == 1:
+        return f.sum(size, dim, keepdim)
 
     def root_of_sum(size: Any) -> Any:
-        return f.pow(f.sum(f.pow(size, order), axis, keepdims), 1 / order)
+        return f.pow(f.sum(f.pow(size, ord), dim, keepdim), 1 / ord)
 
     return within_f32(root_of_sum)(size)
-
-
-def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
-    """A norm of vectors, or of matrices where there are two axes and an order.
-
-    Args:
-        what: What it is called in an error.
-        x: The tensor.
-        order: In PyTorch's and NumPy's terms; None is Euclidean.
-        axis: One axis, two, or None for all.
-        keepdims: Leave the axes there, with extent 1.
-
-    Raises:
-        UnsupportedError: It is a norm of matrices of another order.
-    """
-    axes = normal_axes(axis, x.ndim, what)
-    if order is None or (order == "fro" and len(axes) == 2):
-        return norm(x, axes, keepdims)
-    if len(axes) == 1 and not isinstance(order, str):
-        return vector_norm(x, order, axes, keepdims)
-    if len(axes) != 2 or order not in (1, -1, math.inf, -math.inf):
-        raise UnsupportedError.here(
-            f"{what} of order {order} cannot be traced; use the Euclidean norm, of no "
-            "stated order"
-        )
-    inner, outer = axes if order in (1, -1) else axes[::-1]
-    sums = f.sum(f.abs(x), inner, keepdims=True)
-    found = (f.max if order in (1, math.inf) else f.min)(sums, outer, keepdims=True)
-    return found if keepdims else f.squeeze(found, axes)
 
 
 def _last_axes(x: Any, normalized_shape: Any, axis: Any, what: str) -> Any:

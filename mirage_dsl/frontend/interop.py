@@ -49,7 +49,7 @@ from mirage_dsl.frontend.layers import RECURRENT, WINDOWS, im2col
 from mirage_dsl.frontend.linear_algebra import (
     LINEAR_ALGEBRA,
     NUMPYS_LINEAR_ALGEBRA,
-    norm_of,
+    norm_named,
 )
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operators import OF_ATEN, operator_of
@@ -143,13 +143,6 @@ _COMMON: dict[str, Function] = {
     "swapdims": f.swapaxes,
     "swap_axes": f.swapaxes,
 }
-
-
-def _torch_softmax(
-    x: Any, dim: Any = None, third: Any = None, dtype: Any = None
-) -> Any:
-    axis, dtype = torch_functions.softmax_arguments(x, dim, third, dtype)
-    return c.softmax(x, axis, dtype=dtype)
 
 
 def _torch_rms_norm(
@@ -396,7 +389,6 @@ _TORCH: dict[str, Function] = {
     **torch_functions.FUNCTIONS,
     **LABELS,
     **QUANTIZING,
-    "softmax": _torch_softmax,
     "rms_norm": _torch_rms_norm,
     "layer_norm": _torch_layer_norm,
     "group_norm": _torch_group_norm,
@@ -482,12 +474,6 @@ def _numpy_transpose(x: Any, axes: Any = None) -> Any:
     return x.T if axes is None else f.permute(x, axes)
 
 
-def _numpy_norm(
-    x: Any, order: Any = None, axis: Any = None, keepdims: bool = False
-) -> Any:
-    return norm_of("np.linalg.norm", x, order, axis, keepdims)
-
-
 def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
     if axis is None:
         return f.index_select(x.ravel(), 0, index)
@@ -527,7 +513,7 @@ _NUMPY: dict[str, Function] = {
     "var": c.var,
     "std": c.std,
     "repeat": f.repeat_interleave,
-    "norm": _numpy_norm,
+    "norm": norm_named("np.linalg.norm"),
     "reciprocal": _numpy_reciprocal,
     "sign": numpy_sign,
     **formulas(
@@ -796,6 +782,12 @@ def _in_places(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of which operands that are named as the libraries do are in order."""
     name = what.rpartition(".")[2].rpartition(" ")[2]
+    if what.startswith("np."):
+        own_names = _named_parameters(function)
+        for theirs, ours in f.SYNONYMS.items():
+            if ours in kwargs.keys() - own_names and theirs in own_names:
+                kwargs = {**kwargs, theirs: kwargs[ours]}
+                del kwargs[ours]
     own = _OWN_OPERANDS.get(name)
     known = () if own else _named_parameters(function)
     unknown = kwargs.keys() - known - f.SYNONYMS.keys()

@@ -493,16 +493,51 @@ _OF_VALUES: Mapping[Any, Callable[..., Any]] = {2: f.max, -2: f.min, "nuc": f.su
 
 
 def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
-    """As `composites.norm_of`, and norms of matrices by singular values."""
+    """A norm of vectors, or of matrices where there are two axes and an order.
+
+    Args:
+        what: What it is called in an error.
+        x: The tensor.
+        order: In PyTorch's and NumPy's terms; None is Euclidean.
+        axis: One axis, two, or None for all.
+        keepdims: Leave the axes there, with extent 1.
+
+    Raises:
+        UnsupportedError: It is a norm of matrices of another order.
+    """
     axes = normal_axes(axis, x.ndim, what)
-    if len(axes) != 2 or order not in _OF_VALUES:
-        return c.norm_of(what, x, order, axis, keepdims)
-    rest = [at for at in range(x.ndim) if at not in axes]
-    values = svdvals(f.permute(x, [*rest, *axes]))
-    found = _OF_VALUES[order](values, -1)
-    for at in sorted(axes) if keepdims else ():
-        found = f.expand_dims(found, at)
-    return found
+    if order is None or (order == "fro" and len(axes) == 2):
+        return c.norm(x, axes, keepdims)
+    if len(axes) == 1 and not isinstance(order, str):
+        return c.vector_norm(x, order, axes, keepdims)
+    if len(axes) == 2 and order in _OF_VALUES:
+        rest = [at for at in range(x.ndim) if at not in axes]
+        values = svdvals(f.permute(x, [*rest, *axes]))
+        found = _OF_VALUES[order](values, -1)
+        return f.expand_dims(found, axes) if keepdims else found
+    if len(axes) != 2 or order not in (1, -1, math.inf, -math.inf):
+        refuse(f"{what} of order {order}", "use the Euclidean norm, of no stated order")
+    inner, outer = axes if order in (1, -1) else axes[::-1]
+    sums = f.sum(f.abs(x), inner, keepdims=True)
+    found = (f.max if order in (1, math.inf) else f.min)(sums, outer, keepdims=True)
+    return found if keepdims else f.squeeze(found, axes)
+
+
+def norm_named(what: str, order: Any = None, axes: Any = None) -> Function:
+    """A library's function of that name, with its own order and axes by default."""
+
+    def norm(
+        x: Any,
+        ord: Any = order,
+        dim: Any = axes,
+        keepdim: bool = False,
+        *,
+        dtype: Any = None,
+    ) -> Any:
+        x = x if dtype is None else f.to(x, dtype)
+        return norm_of(what, x, ord, dim, keepdim)
+
+    return norm
 
 
 # -- Names -----------------------------------------------------------------------------
@@ -516,6 +551,9 @@ _OF_LINALG: Mapping[str, Function] = {
     **_SHARED,
     **named(lstsq, lu, matrix_exp, matrix_rank, solve, solve_triangular),
     **named(tensorinv, tensorsolve),
+    "matrix_norm": norm_named("torch.linalg.matrix_norm", "fro", (-2, -1)),
+    "norm": norm_named("torch.linalg.norm"),
+    "vector_norm": c.vector_norm,
 }
 """By the names that `torch.linalg` has."""
 

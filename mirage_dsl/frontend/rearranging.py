@@ -478,12 +478,6 @@ def diff(
     return x
 
 
-def _numpy_diff(
-    a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None
-) -> Any:
-    return diff(a, n, axis, prepend, append)
-
-
 def _numpy_roll(a: Any, shift: Any, axis: Any = None) -> Any:
     return roll(a, shift, axis)
 
@@ -598,13 +592,14 @@ def as_shaped(x: Any, other: Any) -> Any:
 
 
 REARRANGING: Mapping[str, Function] = {
-    **named(column_stack, dstack, flip, fliplr, flipud, hstack, roll, rot90, tile),
+    **named(column_stack, diff, dstack, flip, fliplr, flipud, hstack, roll, rot90),
     **dict.fromkeys(("row_stack", "vstack"), vstack),
+    "tile": tile,
 }
 """By the names that PyTorch and NumPy share."""
 
 OF_PYTORCH: Mapping[str, Function] = {
-    **named(broadcast_tensors, diff, pad, select_scatter, slice_scatter, take),
+    **named(broadcast_tensors, pad, select_scatter, slice_scatter, take),
     **named(channel_shuffle, pixel_shuffle, pixel_unshuffle, tensor_split, unfold),
     "atleast_1d": _each(_at_least, 1),
     "atleast_2d": _each(_at_least, 2),
@@ -622,7 +617,6 @@ OF_PYTORCH: Mapping[str, Function] = {
 """By PyTorch's names."""
 
 OF_NUMPY: Mapping[str, Function] = {
-    "diff": _numpy_diff,
     "pad": _numpy_pad,
     "roll": _numpy_roll,
 }

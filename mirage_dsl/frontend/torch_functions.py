@@ -183,25 +183,23 @@ ACTIVATIONS: Mapping[str, Function] = {
 # tensor.
 
 
-def softmax_arguments(x: Any, dim: Any, third: Any, dtype: Any) -> tuple[int, Any]:
-    """The axis, and the dtype to compute in.
+def _of_rows(formula: Callable[[Any, int], Any]) -> Function:
+    """A function along an axis as `softmax`, with PyTorch's arguments.
 
-    Args:
-        x: The tensor.
-        dim: PyTorch chooses the axis where it is None.
-        third: What stands third: in `torch` a dtype, in `torch.nn.functional` a level
-            of the call stack, which is a number.
-        dtype: As a keyword.
+    PyTorch chooses the axis where it is None.  What stands third is in `torch` a dtype
+    to compute in, and in `torch.nn.functional` a level of the call stack.
     """
-    if dim is None:
-        dim = 0 if x.ndim in (0, 1, 3) else 1
-    return dim, third if dtype is None and not isinstance(third, int) else dtype
+
+    def function(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
+        axis = (0 if x.ndim in (0, 1, 3) else 1) if dim is None else dim
+        wanted = third if dtype is None and not isinstance(third, int) else dtype
+        return formula(x if wanted is None else f.to(x, wanted), axis)
+
+    return function
 
 
-def log_softmax(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
+def _log_softmax(x: Any, axis: int) -> Any:
     """The logarithm of `softmax`."""
-    axis, dtype = softmax_arguments(x, dim, third, dtype)
-    x = x if dtype is None else f.to(x, dtype)
     shifted = x - f.max(x, axis, keepdims=True)
     return shifted - f.log(f.sum(f.exp(shifted), axis, keepdims=True))
 
@@ -215,40 +213,6 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     return found if keepdim else f.squeeze(found, normal_axes(dim, x.ndim, "it"))
 
 
-def vector_norm(
-    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Any:
-    """A norm of a tensor's elements, of any order."""
-    x = x if dtype is None else f.to(x, dtype)
-    return c.vector_norm(x, ord, dim, keepdim)
-
-
-def linalg_norm(
-    x: Any,
-    ord: Any = None,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
-) -> Any:
-    """A norm of vectors, or of matrices where there are two axes and an order."""
-    x = x if dtype is None else f.to(x, dtype)
-    return norm_of("torch.linalg.norm", x, ord, dim, keepdim)
-
-
-def matrix_norm(
-    x: Any,
-    ord: Any = "fro",
-    dim: Any = (-2, -1),
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
-) -> Any:
-    """A norm of matrices."""
-    x = x if dtype is None else f.to(x, dtype)
-    return norm_of("torch.linalg.matrix_norm", x, ord, dim, keepdim)
-
-
 def norm(
     x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
@@ -258,12 +222,12 @@ def norm(
         axes = (-2, -1) if dim is None else dim
         return norm_of("torch.norm", x, p, axes, keepdim)
     order = 2 if p in ("fro", None) else p
-    return vector_norm(x, order, dim, keepdim, dtype=dtype)
+    return c.vector_norm(x, order, dim, keepdim, dtype=dtype)
 
 
 def normalize(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
     """The tensor over its norm along an axis, which counts as eps at least."""
-    return x / f.maximum(vector_norm(x, p, dim, keepdim=True), eps)
+    return x / f.maximum(c.vector_norm(x, p, dim, keepdim=True), eps)
 
 
 def var(
@@ -309,12 +273,6 @@ class MinMax(NamedTuple):
 def aminmax(x: Any, *, dim: Any = None, keepdim: bool = False) -> MinMax:
     """The smallest and the largest element, of all or along an axis."""
     return MinMax(f.min(x, dim, keepdim), f.max(x, dim, keepdim))
-
-
-def softmin(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
-    """The softmax of minus the tensor."""
-    axis, dtype = softmax_arguments(x, dim, third, dtype)
-    return c.softmax(-x, axis, dtype=dtype)
 
 
 def addcmul(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
@@ -669,7 +627,7 @@ def cross_entropy(
     if input.ndim == 1:
         given = (weight, ignore_index, reduction, label_smoothing)
         return _of_one_row(cross_entropy, input, target, given)
-    found = log_softmax(input, 1)
+    found = _log_softmax(input, 1)
     if not target.handle.value.dtype.is_integer:
         return _of_probabilities(found, target, weight, reduction, label_smoothing)
     return _of_labels(found, target, weight, ignore_index, reduction, label_smoothing)
@@ -1074,7 +1032,7 @@ def pdist(input: Any, p: float = 2.0) -> Any:
             "more"
         )
     rows, columns = _pairs(input, 2, replacement=False)
-    return vector_norm(input[rows] - input[columns], p, -1)
+    return c.vector_norm(input[rows] - input[columns], p, -1)
 
 
 def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
@@ -1201,16 +1159,16 @@ FUNCTIONS: Mapping[str, Function] = {
     ),
     **named(cross_entropy, embedding, embedding_bag, multi_margin_loss, nll_loss),
     **named(new_full, new_tensor, result_type, select, scaled_mm),
-    **named(addcdiv, addcmul, aminmax, lerp, log_softmax, logsumexp, softmin),
+    **named(addcdiv, addcmul, aminmax, lerp, logsumexp),
     **named(norm, normalize, std, var, weight_norm, multi_head_attention_forward),
+    "log_softmax": _of_rows(_log_softmax),
+    "softmax": _of_rows(c.softmax),
+    "softmin": _of_rows(lambda x, axis: c.softmax(-x, axis)),
     "new_empty": _new(0),
     "new_ones": _new(1),
     "new_zeros": _new(0),
     **{name: getattr(Tensor, name) for name in _QUESTIONS.split()},
     **dict.fromkeys(_DROPOUTS.split(), dropout),
-    "linalg_matrix_norm": matrix_norm,
-    "linalg_norm": linalg_norm,
-    "linalg_vector_norm": vector_norm,
     "std_mean": _with_mean(std),
     "var_mean": _with_mean(var),
     "vdot": f.matmul,
