@@ -91,7 +91,6 @@ class GraphBuilder:
         self.name = name
         self.recorder = Recorder()
         self._inputs: list[TracedInput] = []
-        self._specs: list[TensorSpec] = []
         self._outputs: list[Handle] = []
         self._made: dict[str, Handle] = {}
 
@@ -127,7 +126,6 @@ class GraphBuilder:
             name or f"x{len(self._inputs)}", handle, None if plain else layout
         )
         self._inputs.append(traced)
-        self._specs.append(given)
         return Tensor(self.recorder, handle)
 
     def mark_output(self, tensor: Any, strides: Sequence[int] | None = None) -> None:
@@ -401,9 +399,7 @@ class Graph(GraphBuilder):
         program = self.program_of(outputs) if outputs else self.program
         if lowering is not None:
             program = lowering.applied(program)
-        structure = [Leaf(i) for i in range(len(program.returns))]
-        trace = Trace(program, structure)
-        return BoundKernel(trace, self._specs, options, nothing)
+        return bound_to(program, options)
 
     def __call__(
         self,
@@ -449,7 +445,7 @@ class Graph(GraphBuilder):
         kernel = GraphKernel(self._bound(Options(effort="none"), (), how))
         if inputs is not None:
             found = [tuple(t.shape) for t in inputs]
-            expected = [s.shape for s in self._specs]
+            expected = [s.shape for s in input_specs(kernel.bound.program)]
             if found != expected:
                 raise ShapeError.here(
                     f"compile with inputs of the shapes {found}, expected {expected}"
@@ -673,8 +669,11 @@ def _on(stream: Any) -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
-def nothing() -> None:
-    """Nobody keeps prepared calls of a built graph."""
+def bound_to(program: KernelGraph, options: Options) -> BoundKernel:
+    """The kernel of a program of known extents, which gives a list of its results."""
+    trace = Trace(program, [Leaf(i) for i in range(len(program.returns))])
+    # Nobody keeps prepared calls of a built graph.
+    return BoundKernel(trace, input_specs(program), options, lambda: None)
 
 
 @public_methods("a graph's kernel")

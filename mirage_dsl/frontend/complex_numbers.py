@@ -297,11 +297,7 @@ def _require_format(what: str, *tensors: Tensor) -> None:
 def _require_one_format(what: str, *tensors: Any) -> None:
     given = [as_tensor(what, x) for x in tensors]
     _require_format(what, *given)
-    found = [x.handle.value.dtype for x in given]
-    if len(set(found)) > 1:
-        raise DTypeError.here(
-            f"{what} of {' and '.join(map(str, found))}; expected one dtype"
-        )
+    f.require_one_dtype(what, *given)
 
 
 def _joined(real: Any, imag: Any) -> Complex:

@@ -654,6 +654,20 @@ def require_float(what: str, x: Tensor) -> None:
         )
 
 
+def require_one_dtype(what: str, *tensors: Tensor) -> None:
+    """Refuse tensors of several dtypes where PyTorch promotes none.
+
+    Raises:
+        DTypeError: There are several.
+    """
+    found = dict.fromkeys(x.handle.value.dtype for x in tensors)
+    if len(found) > 1:
+        raise DTypeError.here(
+            f"{what} of {' and '.join(map(str, found))}; expected one dtype, for "
+            "PyTorch promotes none there: convert them, as in x.to(w.dtype)"
+        )
+
+
 def is_numpys_number(value: object) -> bool:
     """Whether it is a number of NumPy's, which has a format, unlike Python's."""
     return isinstance(value, np.generic)

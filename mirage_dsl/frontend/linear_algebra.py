@@ -12,10 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mirage_dsl.core.errors import (
-    DTypeError,
-    ShapeError,
-)
+from mirage_dsl.core.errors import ShapeError
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function
@@ -194,11 +191,7 @@ def _system(what: str, a: Any, b: Any, *, vectors: bool) -> _System:
     shape = tuple(a.shape)
     single = vectors and (b.ndim == 1 or tuple(b.shape) == shape[:-1])
     b = _matrices(what, f.expand_dims(b, -1) if single else b)
-    if a.handle.value.dtype != b.handle.value.dtype:
-        raise DTypeError.here(
-            f"{what} of {a.handle.value.dtype} and {b.handle.value.dtype}; expected "
-            "one dtype"
-        )
+    f.require_one_dtype(what, a, b)
     return _System(*_as_many(what, a, b), single)
 
 

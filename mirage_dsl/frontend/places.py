@@ -145,7 +145,7 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
     _require_beside("scatter", x, at, index)
     if not isinstance(value, Tensor):
         return f.where(_met(x, at, index, at), _fitted(value, x), x)
-    _require_dtype("scatter", x, value)
+    f.require_one_dtype("scatter", x, value)
     if value.shape != index.shape:
         value = _cut_to(value, index)
     if index.shape[at] == 1:
@@ -405,7 +405,7 @@ def _scattered(
     """
     x, at = _target(what, x, dim, index)
     src = as_tensor(what, src)
-    _require_dtype(what, x, src)
+    f.require_one_dtype(what, x, src)
     _require_beside(what, x, at, index)
     return x, at, src if src.shape == index.shape else _cut_to(src, index)
 
@@ -568,7 +568,7 @@ def _target_of(
     """A target, the axis, and what goes there, in the same format."""
     x, at = _target(what, x, dim, index)
     source = as_tensor(what, source)
-    _require_dtype(what, x, source)
+    f.require_one_dtype(what, x, source)
     return x, at, source
 
 
@@ -600,12 +600,6 @@ def _require_beside(what: str, x: Tensor, axis: int, index: Tensor) -> None:
             f"{what} to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
             f"done for indices that are no longer along all axes but {axis}"
         )
-
-
-def _require_dtype(what: str, x: Tensor, other: Tensor) -> None:
-    have, want = other.handle.value.dtype, x.handle.value.dtype
-    if have != want:
-        raise DTypeError.here(f"{what} of {have} to {want}; convert it first")
 
 
 def _at_indices(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
@@ -1082,10 +1076,7 @@ def index_add(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> A
     same = isinstance(source, Selected) and source.is_of_places_of(index)
     if at or not same or source.rank != x.ndim - 1:
         index.refuse()
-    if source.whole.handle.value.dtype != x.handle.value.dtype:
-        raise DTypeError.here(
-            f"index_add of {source.dtype} to {x.dtype}; convert it first"
-        )
+    f.require_one_dtype("index_add", x, source.whole)
     if x.handle.shape[0] != index.mask.handle.shape[index.axis]:
         raise ShapeError.here(
             f"index_add to {shape_text(x.handle)} at places of "

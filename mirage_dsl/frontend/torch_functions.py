@@ -742,7 +742,7 @@ def isclose(
         UnsupportedError: NaN is to be close to NaN, or a tolerance is below 0.
     """
     x, y = as_tensor("isclose", x), as_tensor("isclose", y)
-    _check_alike("isclose", x, y)
+    f.require_one_dtype("isclose", x, y)
     if x.handle.value.dtype == boolean:
         raise DTypeError.here("isclose of truth values; compare with ==")
     if equal_nan:
@@ -757,15 +757,6 @@ def isclose(
     # Of an infinite difference and an infinite tolerance there is no difference.
     near = f.less_equal(apart - (atol + f.abs(y * float(rtol))), 0)
     return near if f.is_whole(x) else f.bitwise_or(f.equal(x, y), near)
-
-
-def _check_alike(what: str, x: Tensor, y: Tensor) -> None:
-    dtypes = x.handle.value.dtype, y.handle.value.dtype
-    if dtypes[0] != dtypes[1]:
-        raise DTypeError.here(
-            f"{what} of {dtypes[0]} and {dtypes[1]}: PyTorch takes one dtype there; "
-            "convert one of them"
-        )
 
 
 def isin(
@@ -874,7 +865,7 @@ def cdist(
     """
     del compute_mode
     x, y = as_tensor("cdist", x1), as_tensor("cdist", x2)
-    _check_alike("cdist", x, y)
+    f.require_one_dtype("cdist", x, y)
     if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-1] or p < 0:
         raise ShapeError.here(
             f"cdist of {tuple(x.shape)} and {tuple(y.shape)} with p={p}; expected rows "
