@@ -25,6 +25,7 @@ from mirage_dsl.frontend.constructors import positions
 from mirage_dsl.frontend.functions import (
     apply,
     as_tensor,
+    formulas,
     is_condition,
     named,
     public,
@@ -122,11 +123,6 @@ def diag(x: Any, diagonal_: int = 0) -> Any:
     if x.ndim == 1:
         return diag_embed(x.clone(), diagonal_)
     return Tensor.made(x.recorder, diagonal(x, diagonal_).handle, ())
-
-
-def diagflat(x: Any, offset: int = 0) -> Any:
-    """The matrix that all elements are the diagonal of, whatever their shape."""
-    return diag_embed(f.flatten(as_tensor("diagflat", x)), offset)
 
 
 def trace(x: Any) -> Any:
@@ -231,11 +227,6 @@ def chain_matmul(*matrices: Any) -> Any:
     return multi_dot(matrices).clone()
 
 
-def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
-    """The sums of products along an axis."""
-    return f.sum(f.mul(x, y), dim)
-
-
 def multi_dot(tensors: Sequence[Any]) -> Any:
     """The product of matrices, of which the first and the last may be vectors."""
     found, *others = tensors
@@ -337,14 +328,17 @@ MATRICES = named(diag, diagonal, inner, kron, trace)
 
 PYTORCHS_MATRICES: Mapping[str, Function] = {
     **named(bilinear, block_diag, cartesian_prod, chain_matmul, cross, meshgrid),
-    **named(diag_embed, diagflat, diagonal_scatter, fill_diagonal, tensordot),
+    **named(diag_embed, diagonal_scatter, fill_diagonal, tensordot),
+    **formulas(
+        diagflat=lambda x, offset=0: diag_embed(f.flatten(x), offset),
+        linalg_vecdot=lambda x, y, *, dim=-1: f.sum(f.mul(x, y), dim),
+    ),
     "addbmm": _added(_summed_products),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added(f.matmul)),
     "addr": _added(outer),
     "linalg_cross": cross,
     "linalg_diagonal": diagonal,
     "linalg_multi_dot": multi_dot,
-    "linalg_vecdot": vecdot,
 }
 """By PyTorch's names."""
 

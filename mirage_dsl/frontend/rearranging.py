@@ -27,7 +27,7 @@ from mirage_dsl.core.types import Scalar, boolean, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.constructors import arange
-from mirage_dsl.frontend.functions import as_operand, as_tensor, named
+from mirage_dsl.frontend.functions import as_operand, as_tensor, formulas, named
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
 from mirage_dsl.frontend.program import shape_text
@@ -113,16 +113,6 @@ def flip(x: Any, *dims: Any) -> Any:
     if x.recorder.origin.library == "numpy":
         return _numpys_view(x, _flipped(x, dims))
     return Tensor.made(x.recorder, _flipped(x, dims).handle, (x,))
-
-
-def fliplr(x: Any) -> Any:
-    """Elements in reverse order along the second axis."""
-    return flip(x, 1)
-
-
-def flipud(x: Any) -> Any:
-    """Elements in reverse order along the first axis."""
-    return flip(x, 0)
 
 
 def _numpys_view(x: Tensor, found: Tensor) -> Tensor:
@@ -586,15 +576,10 @@ def channel_shuffle(x: Any, groups: int) -> Any:
     return Tensor.made(x.recorder, found.handle, (x,))
 
 
-def as_shaped(x: Any, other: Any) -> Any:
-    """The tensor in the shape of another one."""
-    return f.reshape(x, *other.shape)
-
-
 REARRANGING: Mapping[str, Function] = {
-    **named(column_stack, diff, dstack, flip, fliplr, flipud, hstack, roll, rot90),
+    **named(column_stack, diff, dstack, flip, hstack, roll, rot90, tile),
+    **formulas(fliplr=lambda x: flip(x, 1), flipud=lambda x: flip(x, 0)),
     **dict.fromkeys(("row_stack", "vstack"), vstack),
-    "tile": tile,
 }
 """By the names that PyTorch and NumPy share."""
 
@@ -608,7 +593,10 @@ OF_PYTORCH: Mapping[str, Function] = {
     "hsplit": _by_axis(0, 1),
     "vsplit": _by_axis(0, 0),
     "repeat": repeat_of_either,
-    **dict.fromkeys(("reshape_as", "view_as"), as_shaped),
+    **formulas(
+        reshape_as=lambda x, other: f.reshape(x, *other.shape),
+        view_as=lambda x, other: f.reshape(x, *other.shape),
+    ),
     **dict.fromkeys(
         ("split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), f.split
     ),
