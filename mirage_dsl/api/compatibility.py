@@ -22,11 +22,10 @@ from mirage_dsl.api.graph import (
     Graph,
     GraphKernel,
     Lowering,
-    input_specs,
-    nothing,
+    bound_to,
     superoptimize,
 )
-from mirage_dsl.api.kernel import BoundKernel, Options
+from mirage_dsl.api.kernel import Options
 from mirage_dsl.backends.base import DEFAULT_BACKEND, backend_named
 from mirage_dsl.core.errors import (
     CacheError,
@@ -38,9 +37,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.hardware import DEFAULT, Hardware
 from mirage_dsl.core.types import bf16, dtype_of, f16, f32, packed
-from mirage_dsl.frontend.arguments import Leaf
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.frontend.trace import Trace
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.result import Candidate, SearchResult, best_first
 
@@ -55,11 +52,8 @@ class Mugraphs(SearchResult):
     @cached_property
     def kernel(self) -> GraphKernel:
         """The best μGraph, to be called."""
-        structure = [Leaf(i) for i in range(len(self.program.returns))]
-        specs = input_specs(self.program)
         options = Options(mugraph=self.best.mugraph)
-        bound = BoundKernel(Trace(self.program, structure), specs, options, nothing)
-        return GraphKernel(bound, self)
+        return GraphKernel(bound_to(self.program, options), self)
 
     def __call__(self, inputs: Sequence[Any], **options: Any) -> list[Any]:
         """The outputs of the best μGraph; see `GraphKernel`."""

@@ -71,8 +71,7 @@ def _operator(name: str) -> Callable[..., Tensor]:
     function = function_named(name)
 
     def method(self: GraphBuilder, *operands: Any, **kwargs: Any) -> Tensor:
-        self.require_open()
-        return self._kept(called(f"graph.{name}", function, *operands, **kwargs))
+        return self.computed(name, function, *operands, **kwargs)
 
     method.__name__ = name
     method.__doc__ = function.__doc__
@@ -91,7 +90,6 @@ class GraphBuilder:
         self.name = name
         self.recorder = Recorder()
         self._inputs: list[TracedInput] = []
-        self._specs: list[TensorSpec] = []
         self._outputs: list[Handle] = []
         self._made: dict[str, Handle] = {}
 
@@ -127,7 +125,6 @@ class GraphBuilder:
             name or f"x{len(self._inputs)}", handle, None if plain else layout
         )
         self._inputs.append(traced)
-        self._specs.append(given)
         return Tensor(self.recorder, handle)
 
     def mark_output(self, tensor: Any, strides: Sequence[int] | None = None) -> None:
@@ -176,6 +173,13 @@ class GraphBuilder:
             check_or_raise(graph)
         return graph
 
+    def computed(
+        self, name: str, function: Callable[..., Any], *operands: Any, **options: Any
+    ) -> Any:
+        """What a function makes of tensors of the graph, by the name of a method."""
+        self.require_open()
+        return self._kept(called(f"graph.{name}", function, *operands, **options))
+
     def _kept(self, made: Any) -> Any:
         """What was made, remembered with its axes: a tensor or several."""
         tensors: Sequence[Any] = (made,) if isinstance(made, Tensor) else made
@@ -223,18 +227,15 @@ class GraphBuilder:
 
     def reduction(self, tensor: Tensor, dim: int) -> Tensor:
         """Sum over an axis, which stays with extent 1."""
-        self.require_open()
-        return self._kept(functions.sum(tensor, dim, keepdims=True))
+        return self.computed("reduction", functions.sum, tensor, dim, keepdims=True)
 
     def clamp(self, tensor: Tensor, min_val: float, max_val: float) -> Tensor:
         """The tensor limited from below and above."""
-        self.require_open()
-        return self._kept(functions.clamp(tensor, min_val, max_val))
+        return self.computed("clamp", functions.clamp, tensor, min_val, max_val)
 
     def mul_scalar(self, tensor: Tensor, scalar: float) -> Tensor:
         """The tensor times a number."""
-        self.require_open()
-        return self._kept(functions.mul(tensor, scalar))
+        return self.computed("mul_scalar", functions.mul, tensor, scalar)
 
     def rms_norm(
         self, tensor: Tensor, normalized_shape: Any = None, **options: Any
@@ -246,8 +247,8 @@ class GraphBuilder:
             normalized_shape: Their extents; None for the last axis alone.
             **options: Further arguments of `mirage.rms_norm`.
         """
-        self.require_open()
-        return self._norm(composites.rms_norm, tensor, normalized_shape, options)
+        options["normalized_shape"] = normalized_shape
+        return self.computed("rms_norm", composites.rms_norm, tensor, **options)
 
     def layer_norm(
         self, tensor: Tensor, normalized_shape: Any = None, **options: Any
@@ -259,19 +260,8 @@ class GraphBuilder:
             normalized_shape: Their extents; None for the last axis alone.
             **options: Further arguments of `mirage.layer_norm`.
         """
-        self.require_open()
-        return self._norm(composites.layer_norm, tensor, normalized_shape, options)
-
-    def _norm(
-        self,
-        function: Callable[..., Tensor],
-        tensor: Tensor,
-        normalized_shape: Any,
-        options: dict[str, Any],
-    ) -> Tensor:
         options["normalized_shape"] = normalized_shape
-        name = f"graph.{function.__name__}"
-        return self._kept(called(name, function, tensor, **options))
+        return self.computed("layer_norm", composites.layer_norm, tensor, **options)
 
     abs = _operator("abs")
     add = _operator("add")
@@ -401,9 +391,7 @@ class Graph(GraphBuilder):
         program = self.program_of(outputs) if outputs else self.program
         if lowering is not None:
             program = lowering.applied(program)
-        structure = [Leaf(i) for i in range(len(program.returns))]
-        trace = Trace(program, structure)
-        return BoundKernel(trace, self._specs, options, nothing)
+        return bound_to(program, options)
 
     def __call__(
         self,
@@ -449,7 +437,7 @@ class Graph(GraphBuilder):
         kernel = GraphKernel(self._bound(Options(effort="none"), (), how))
         if inputs is not None:
             found = [tuple(t.shape) for t in inputs]
-            expected = [s.shape for s in self._specs]
+            expected = [s.shape for s in input_specs(kernel.bound.program)]
             if found != expected:
                 raise ShapeError.here(
                     f"compile with inputs of the shapes {found}, expected {expected}"
@@ -673,8 +661,11 @@ def _on(stream: Any) -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
-def nothing() -> None:
-    """Nobody keeps prepared calls of a built graph."""
+def bound_to(program: KernelGraph, options: Options) -> BoundKernel:
+    """The kernel of a program of known extents, which gives a list of its results."""
+    trace = Trace(program, [Leaf(i) for i in range(len(program.returns))])
+    # Nobody keeps prepared calls of a built graph.
+    return BoundKernel(trace, input_specs(program), options, lambda: None)
 
 
 @public_methods("a graph's kernel")

@@ -1117,7 +1117,7 @@ class Kernel:
         """Whether a trace depended on the strides of its arguments."""
         self._reads: Reads | None = None
         # Nothing was read yet that could change.
-        self._unchanged: Callable[[], bool] = _nothing_read
+        self._unchanged: Callable[[], bool] = lambda: True
         self._of_classes: dict[type, Kernel] = {}
         # What a kernel keeps is no attribute of the function that wraps it.
         functools.update_wrapper(self, function, updated=())
@@ -1220,8 +1220,7 @@ class Kernel:
         places = tensor_places(self.function, args, kwargs)
         state = len(tensors) - len(places)
         function = self.function
-        held = function.tensors if isinstance(function, ModuleFunction) else _no_tensors
-        if state != len(held()):
+        if state != len(_held(function)):
             return None
         order = [numbers[at] for at in places]
         order += range(len(leaves), len(leaves) + state)
@@ -1234,7 +1233,7 @@ class Kernel:
             guarded = short_call(given, names, order, self.function, guarded)
 
         def run(*given: Any) -> Any:
-            flat: list[Any] = [*leaves_of(given), *held().values()]
+            flat: list[Any] = [*leaves_of(given), *_held(function)]
             return call.run(*[flat[at] for at in order])
 
         return Call(run, guarded)
@@ -1465,14 +1464,10 @@ def _same(a: Trace, b: Trace) -> bool:
     return a == b and same_containers(a.structure, b.structure)
 
 
-def _nothing_read() -> bool:
-    """What is not read yet has not changed."""
-    return True
-
-
-def _no_tensors() -> dict[str, Any]:
-    """Those of a function that is no module's."""
-    return {}
+def _held(function: Function) -> list[Any]:
+    """The parameters and buffers of what is a module's."""
+    module = isinstance(function, ModuleFunction)
+    return list(function.tensors().values()) if module else []
 
 
 def _of_function(

@@ -66,6 +66,8 @@ class Complex(NoTensor):
         pairs: Both along a last axis of extent 2, of which they are views.
     """
 
+    reason = "a complex tensor here cannot be traced; use its parts, z.real and z.imag"
+
     def __init__(
         self,
         real: Tensor,
@@ -142,14 +144,6 @@ class Complex(NoTensor):
         return Complex(*parts)
 
     type = to
-
-    def refuse(self) -> NoReturn:
-        """Refuse what needs a tensor of real numbers.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        _refuse("a complex tensor here", "use its parts, z.real and z.imag")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -303,11 +297,7 @@ def _require_format(what: str, *tensors: Tensor) -> None:
 def _require_one_format(what: str, *tensors: Any) -> None:
     given = [as_tensor(what, x) for x in tensors]
     _require_format(what, *given)
-    found = [x.handle.value.dtype for x in given]
-    if len(set(found)) > 1:
-        raise DTypeError.here(
-            f"{what} of {' and '.join(map(str, found))}; expected one dtype"
-        )
+    f.require_one_dtype(what, *given)
 
 
 def _joined(real: Any, imag: Any) -> Complex:

@@ -20,8 +20,16 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import bf16, f16, f32, promote
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import positions
-from mirage_dsl.frontend.functions import apply, as_tensor, is_condition, public
+from mirage_dsl.frontend.functions import (
+    apply,
+    as_tensor,
+    formulas,
+    is_condition,
+    named,
+    public,
+)
 from mirage_dsl.frontend.memory import Diagonal
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.rearranging import pad
@@ -115,11 +123,6 @@ def diag(x: Any, diagonal_: int = 0) -> Any:
     if x.ndim == 1:
         return diag_embed(x.clone(), diagonal_)
     return Tensor.made(x.recorder, diagonal(x, diagonal_).handle, ())
-
-
-def diagflat(x: Any, offset: int = 0) -> Any:
-    """The matrix that all elements are the diagonal of, whatever their shape."""
-    return diag_embed(f.flatten(as_tensor("diagflat", x)), offset)
 
 
 def trace(x: Any) -> Any:
@@ -224,11 +227,6 @@ def chain_matmul(*matrices: Any) -> Any:
     return multi_dot(matrices).clone()
 
 
-def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
-    """The sums of products along an axis."""
-    return f.sum(f.mul(x, y), dim)
-
-
 def multi_dot(tensors: Sequence[Any]) -> Any:
     """The product of matrices, of which the first and the last may be vectors."""
     found, *others = tensors
@@ -325,38 +323,26 @@ def _as_matrix(x: Any) -> Tensor:
     return f.reshape(x, 1, -1) if x.ndim < 2 else x
 
 
-MATRICES: Mapping[str, Callable[..., Any]] = {
-    "diag": diag,
-    "diagonal": diagonal,
-    "inner": inner,
-    "kron": kron,
-    "trace": trace,
-}
+MATRICES = named(diag, diagonal, inner, kron, trace)
 """By the names that PyTorch and NumPy share."""
 
-PYTORCHS_MATRICES: Mapping[str, Callable[..., Any]] = {
+PYTORCHS_MATRICES: Mapping[str, Function] = {
+    **named(bilinear, block_diag, cartesian_prod, chain_matmul, cross, meshgrid),
+    **named(diag_embed, diagonal_scatter, fill_diagonal, tensordot),
+    **formulas(
+        diagflat=lambda x, offset=0: diag_embed(f.flatten(x), offset),
+        linalg_vecdot=lambda x, y, *, dim=-1: f.sum(f.mul(x, y), dim),
+    ),
     "addbmm": _added(_summed_products),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added(f.matmul)),
     "addr": _added(outer),
-    "bilinear": bilinear,
-    "block_diag": block_diag,
-    "cartesian_prod": cartesian_prod,
-    "cross": cross,
-    "diag_embed": diag_embed,
-    "diagonal_scatter": diagonal_scatter,
-    "diagflat": diagflat,
-    "fill_diagonal": fill_diagonal,
     "linalg_cross": cross,
     "linalg_diagonal": diagonal,
-    "chain_matmul": chain_matmul,
     "linalg_multi_dot": multi_dot,
-    "linalg_vecdot": vecdot,
-    "meshgrid": meshgrid,
-    "tensordot": tensordot,
 }
 """By PyTorch's names."""
 
-NUMPYS_MATRICES: Mapping[str, Callable[..., Any]] = {
+NUMPYS_MATRICES: Mapping[str, Function] = {
     "meshgrid": _numpy_meshgrid,
     "tensordot": _numpy_tensordot,
 }
@@ -447,59 +433,33 @@ def _has_one_index(x: Any, axis: Any) -> bool:
     return not any(shape[at] for at in normal_axes(axis, len(shape), "norm"))
 
 
-def vector_norm(x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
+def vector_norm(
+    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
     """A norm of the elements along axes, of any order.
 
     The order 0 counts what is not 0, infinity is the largest size, and minus infinity
     the smallest.
     """
-    if order == 2:
-        return norm(x, axis, keepdims)
+    x = x if dtype is None else f.to(x, dtype)
+    if ord == 2:
+        return norm(x, dim, keepdim)
     size = f.abs(x)
-    if order != 0 and _has_one_index(x, axis):
-        return f.sum(size, axis, keepdims)
-    if order == math.inf:
-        return f.max(size, axis, keepdims)
-    if order == -math.inf:
-        return f.min(size, axis, keepdims)
-    if order == 0:
-        return f.sum(f.to(f.not_equal(x, 0), x), axis, keepdims)
-    if order == 1:
-        return f.sum(size, axis, keepdims)
+    if ord != 0 and _has_one_index(x, dim):
+        return f.sum(size, dim, keepdim)
+    if ord == math.inf:
+        return f.max(size, dim, keepdim)
+    if ord == -math.inf:
+        return f.min(size, dim, keepdim)
+    if ord == 0:
+        return f.sum(f.to(f.not_equal(x, 0), x), dim, keepdim)
+    if ord == 1:
+        return f.sum(size, dim, keepdim)
 
     def root_of_sum(size: Any) -> Any:
-        return f.pow(f.sum(f.pow(size, order), axis, keepdims), 1 / order)
+        return f.pow(f.sum(f.pow(size, ord), dim, keepdim), 1 / ord)
 
     return within_f32(root_of_sum)(size)
-
-
-def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
-    """A norm of vectors, or of matrices where there are two axes and an order.
-
-    Args:
-        what: What it is called in an error.
-        x: The tensor.
-        order: In PyTorch's and NumPy's terms; None is Euclidean.
-        axis: One axis, two, or None for all.
-        keepdims: Leave the axes there, with extent 1.
-
-    Raises:
-        UnsupportedError: It is a norm of matrices of another order.
-    """
-    axes = normal_axes(axis, x.ndim, what)
-    if order is None or (order == "fro" and len(axes) == 2):
-        return norm(x, axes, keepdims)
-    if len(axes) == 1 and not isinstance(order, str):
-        return vector_norm(x, order, axes, keepdims)
-    if len(axes) != 2 or order not in (1, -1, math.inf, -math.inf):
-        raise UnsupportedError.here(
-            f"{what} of order {order} cannot be traced; use the Euclidean norm, of no "
-            "stated order"
-        )
-    inner, outer = axes if order in (1, -1) else axes[::-1]
-    sums = f.sum(f.abs(x), inner, keepdims=True)
-    found = (f.max if order in (1, math.inf) else f.min)(sums, outer, keepdims=True)
-    return found if keepdims else f.squeeze(found, axes)
 
 
 def _last_axes(x: Any, normalized_shape: Any, axis: Any, what: str) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.functions import NoTensor, refusing
 
@@ -15,6 +14,9 @@ from mirage_dsl.frontend.functions import NoTensor, refusing
 @refusing
 class Unread(NoTensor):
     """What stands in for a tensor that may be made, and is refused where it is read."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
     @classmethod
     def __torch_function__(
@@ -32,48 +34,23 @@ class Unread(NoTensor):
     __hash__ = object.__hash__
 
 
-class Drawn(Unread):
-    """What stands in for random numbers of PyTorch's.
-
-    Models draw some in evaluation too, as whether a layer is dropped in training.
-    """
-
-    def refuse(self) -> NoReturn:
-        """Refuse what needs the numbers.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError.here(
-            "random numbers of PyTorch's in a function that is traced: they would be "
-            "the same at every call; draw them outside of it, and pass them as an "
-            "argument"
-        )
+DRAWN = (
+    "random numbers of PyTorch's in a function that is traced: they would be the same "
+    "at every call; draw them outside of it, and pass them as an argument"
+)
+"""Of those that models draw in evaluation too, as whether a layer is dropped."""
 
 
-class Unknown(Unread):
-    """What stands in for a tensor of which the data or the device say what it is like.
+def unknown(
+    name: str,
+    advice: str,
+    depends: str = "the shape depends on the data and the device",
+) -> Unread:
+    """What stands in for a tensor of which something is not known.
 
     Args:
-        name: What it is.
+        name: What the tensor is.
         advice: What to read instead.
         depends: What of it is not known.
     """
-
-    def __init__(
-        self,
-        name: str,
-        advice: str,
-        depends: str = "the shape depends on the data and the device",
-    ) -> None:
-        self._name, self._advice, self._depends = name, advice, depends
-
-    def refuse(self) -> NoReturn:
-        """Refuse what needs the tensor.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError.here(
-            f"{self._name}, of which {self._depends}; {self._advice}"
-        )
+    return Unread(f"{name}, of which {depends}; {advice}")

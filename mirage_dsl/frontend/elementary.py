@@ -16,14 +16,17 @@ import numpy as np
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.functions import (
     apply,
     as_floats,
     as_operand,
     as_tensor,
     float_of_numpy,
+    formulas,
     is_condition,
     is_float,
+    named,
 )
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ops.table import OPERATORS
@@ -223,11 +226,6 @@ def floor_divide(a: Any, b: Any) -> Any:
 # -- Exponentials and logarithms -------------------------------------------------------
 
 
-def log10(x: Any) -> Any:
-    """The logarithm to the base 10."""
-    return log2(x) * math.log10(2)
-
-
 def logaddexp(a: Any, b: Any) -> Any:
     """The logarithm of the sum of two exponentials."""
     return _log_of_sum(a, b, f.exp, log1p, math.log(2))
@@ -308,30 +306,6 @@ def ldexp(x: Any, exponent: Any) -> Any:
 
 
 @_of_floats
-def tan(x: Any) -> Any:
-    """Sine over cosine."""
-    return sin(x) / cos(x)
-
-
-@_of_floats
-def atan(x: Any) -> Any:
-    """The angle whose tangent is x."""
-    return atan2(x, 1.0)
-
-
-@_of_floats
-def asin(x: Any) -> Any:
-    """The angle whose sine is x."""
-    return atan2(x, f.sqrt((1 - x) * (1 + x)))
-
-
-@_of_floats
-def acos(x: Any) -> Any:
-    """The angle whose cosine is x, between 0 and pi."""
-    return atan2(f.sqrt((1 - x) * (1 + x)), x)
-
-
-@_of_floats
 def sinh(x: Any) -> Any:
     """Half the difference of the exponentials of x and -x."""
     size = f.abs(x)
@@ -396,21 +370,6 @@ def sinc(x: Any) -> Any:
     return f.where(zero, 1.0, sin(angle) / f.where(zero, 1.0, angle))
 
 
-def deg2rad(x: Any) -> Any:
-    """Degrees as an angle in radians."""
-    return x * (math.pi / 180)
-
-
-def rad2deg(x: Any) -> Any:
-    """An angle in radians as degrees."""
-    return x * (180 / math.pi)
-
-
-def positive(x: Any) -> Any:
-    """The tensor itself; of NumPy's arrays a copy."""
-    return +x
-
-
 def fmax(a: Any, b: Any) -> Any:
     """The larger of two, of a number and NaN the number."""
     return _but_nan(a, b, f.maximum(a, b))
@@ -447,55 +406,43 @@ def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     return trunc(f.div(a, b))
 
 
-ELEMENTARY: Mapping[str, Callable[..., Any]] = {
-    **dict.fromkeys(("acos", "arccos"), acos),
-    **dict.fromkeys(("acosh", "arccosh"), acosh),
-    **dict.fromkeys(("asin", "arcsin"), asin),
-    **dict.fromkeys(("asinh", "arcsinh"), asinh),
-    **dict.fromkeys(("atan", "arctan"), atan),
-    **dict.fromkeys(("atan2", "arctan2"), atan2),
-    **dict.fromkeys(("atanh", "arctanh"), atanh),
-    **dict.fromkeys(("fix", "trunc"), trunc),
-    **dict.fromkeys(("round", "around"), round),
-    "ceil": ceil,
-    "copysign": copysign,
-    "cos": cos,
-    "cosh": cosh,
-    "deg2rad": deg2rad,
+_OF_FLOATS = formulas(
+    acos=lambda x: atan2(f.sqrt((1 - x) * (1 + x)), x),
+    asin=lambda x: atan2(x, f.sqrt((1 - x) * (1 + x))),
+    atan=lambda x: atan2(x, 1.0),
+    tan=lambda x: sin(x) / cos(x),
+)
+_OF_ONE: Mapping[str, Function] = {
+    **{name: _of_floats(formula) for name, formula in _OF_FLOATS.items()},
+    **formulas(
+        deg2rad=lambda x: x * (math.pi / 180),
+        log10=lambda x: log2(x) * math.log10(2),
+        positive=lambda x: +x,
+        rad2deg=lambda x: x * (180 / math.pi),
+    ),
+}
+ELEMENTARY: Mapping[str, Function] = {
+    **_OF_ONE,
+    **named(acosh, asinh, atan2, atanh, cos, cosh, sin, sinc, sinh),
+    **named(copysign, fmax, fmin, heaviside, hypot, sign),
+    **named(expm1, log1p, log2, logaddexp, logaddexp2),
+    **named(ceil, floor, floor_divide, fmod, remainder, round, trunc),
+    "arccos": _OF_ONE["acos"],
+    "arccosh": acosh,
+    "arcsin": _OF_ONE["asin"],
+    "arcsinh": asinh,
+    "arctan": _OF_ONE["atan"],
+    "arctan2": atan2,
+    "arctanh": atanh,
+    "around": round,
     "divide": div,
-    "expm1": expm1,
-    "floor": floor,
-    "floor_divide": floor_divide,
-    "fmax": fmax,
-    "fmin": fmin,
-    "fmod": fmod,
-    "heaviside": heaviside,
-    "hypot": hypot,
-    "log10": log10,
-    "log1p": log1p,
-    "log2": log2,
-    "logaddexp": logaddexp,
-    "logaddexp2": logaddexp2,
-    "positive": positive,
-    "rad2deg": rad2deg,
-    "remainder": remainder,
+    "fix": trunc,
     "rint": rint,
-    "sign": sign,
-    "sin": sin,
-    "sinc": sinc,
-    "sinh": sinh,
-    "tan": tan,
 }
 """By the names of PyTorch and of NumPy."""
 
-PYTORCH_ONLY: Mapping[str, Callable[..., Any]] = {
-    "div": div,
-    "float_power": float_power,
-    "frac": frac,
-    "ldexp": ldexp,
-    "logit": logit,
+PYTORCH_ONLY: Mapping[str, Function] = {
+    **named(div, float_power, frac, ldexp, logit, signbit, xlogy),
     "sgn": sign,
-    "signbit": signbit,
-    "xlogy": xlogy,
 }
 """By PyTorch's names."""

@@ -18,18 +18,18 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange
-from mirage_dsl.frontend.functions import as_floats, as_tensor
+from mirage_dsl.frontend.functions import as_floats, as_tensor, named
 from mirage_dsl.frontend.layers import fold
-from mirage_dsl.frontend.program import Handle, shape_text, vars_of
+from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.rearranging import pad, roll, unfold
 from mirage_dsl.frontend.recorder import (
+    around,
     flat_arguments,
     integer,
     normal_axes,
     normal_axis,
 )
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ops.table import OPERATORS
 
 Pair = tuple[Any, Any]
 """A real and an imaginary part, which is None of a real tensor."""
@@ -70,24 +70,6 @@ def _parts(what: str, x: Pair) -> tuple[Tensor, Tensor]:
     return real, real * 0.0 if imag is None else _part(what, imag)
 
 
-def _called(name: str, operands: Sequence[Tensor], axis: int, count: int) -> Tensor:
-    """A row's result along an axis, which gets another extent."""
-    recorder, axes = operands[0].recorder, operands[0].handle.axes
-    merged: list[Handle] = []
-    for x in operands:
-        whole = recorder.spread(x.handle)
-        lead, own, rest = _split(whole.axes, axis)
-        merged.append(Handle(whole.value, (vars_of(lead), own, vars_of(rest))))
-    kept = {0: merged[0].axes[0], 2: merged[0].axes[2]}
-    made = recorder.library(OPERATORS[name], merged, {"n": (count,)}, kept)
-    lead, _, rest = _split(axes, axis)
-    return Tensor.made(recorder, Handle(made.value, (*lead, made.axes[1], *rest)), None)
-
-
-def _split(axes: Any, axis: int) -> tuple[Any, Any, Any]:
-    return axes[:axis], axes[axis], axes[axis + 1 :]
-
-
 def _along(
     name: str, parts: Sequence[Tensor], n: Any, dim: int, norm: str | None
 ) -> Any:
@@ -110,7 +92,14 @@ def _along(
             f"{name} of {count} elements of {shape_text(x.handle)}; expected 1 or more"
         )
     rows = (name,) if name == "irfft" else (f"{name}_real", f"{name}_imag")
-    found = [_called(row, parts, at, count) for row in rows]
+    handles = [part.handle for part in parts]
+    made = (
+        x.recorder.library_by_groups(
+            row, handles, around(at), {0: 0, 2: 0}, {"n": count}
+        )
+        for row in rows
+    )
+    found: list[Any] = [Tensor.made(x.recorder, part, None) for part in made]
     scale = _factor(norm, count, inverse=inverse)
     found = [part if scale == 1 else part * scale for part in found]
     return found[0] if name == "irfft" else (found[0], found[1])
@@ -170,14 +159,7 @@ def ihfft(input: Pair, n: Any = None, dim: int = -1, norm: str | None = None) ->
     return real, -imag
 
 
-_NAMES: Mapping[str, Function] = {
-    "fft": fft,
-    "hfft": hfft,
-    "ifft": ifft,
-    "ihfft": ihfft,
-    "irfft": irfft,
-    "rfft": rfft,
-}
+_NAMES = named(fft, hfft, ifft, ihfft, irfft, rfft)
 
 # -- Along several ---------------------------------------------------------------------
 
@@ -378,7 +360,6 @@ _TRANSFORMS: Mapping[str, Function] = {
 }
 FOURIER: Mapping[str, Function] = {
     **{f"fft_{name}": function for name, function in _TRANSFORMS.items()},
-    "istft": istft,
-    "stft": stft,
+    **named(istft, stft),
 }
 """By PyTorch's names."""

@@ -48,6 +48,7 @@ from mirage_dsl.core.types import (
     u8,
 )
 from mirage_dsl.frontend.arguments import (
+    Function,
     Origin,
     bind_arguments,
     is_array,
@@ -93,7 +94,13 @@ _BEYOND = 2**1024
 
 
 class NoTensor:
-    """What stands in for a tensor that cannot be traced, and says so when used."""
+    """What stands in for a tensor that cannot be traced, and says so when used.
+
+    Attributes:
+        reason: Why it is refused where a tensor is needed.
+    """
+
+    reason = ""
 
     def refuse(self) -> NoReturn:
         """Refuse what needs the tensor.
@@ -101,7 +108,7 @@ class NoTensor:
         Raises:
             UnsupportedError: Always.
         """
-        raise NotImplementedError
+        raise UnsupportedError.here(self.reason)
 
 
 _OPERATORS = (
@@ -499,6 +506,21 @@ def public(function: F) -> F:
     return cast(F, called)
 
 
+def named(*functions: Function) -> dict[str, Function]:
+    """Functions by their own names, which are PyTorch's or NumPy's."""
+    return {function.__name__: function for function in functions}
+
+
+def formulas(
+    **given: Callable[[Any], Any] | Callable[[Any, Any], Any],
+) -> dict[str, Function]:
+    """Functions of one tensor, or of two operands, that are an expression each."""
+    for name, function in given.items():
+        # As which an error speaks of it.
+        function.__qualname__ = function.__name__ = name
+    return {**given}
+
+
 def call_by_reference(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
@@ -629,6 +651,20 @@ def require_float(what: str, x: Tensor) -> None:
         raise DTypeError.here(
             f"{what} of {x.handle.value.dtype}; PyTorch has it of float32 and float64 "
             "alone: convert first, as with .float()"
+        )
+
+
+def require_one_dtype(what: str, *tensors: Tensor) -> None:
+    """Refuse tensors of several dtypes where PyTorch promotes none.
+
+    Raises:
+        DTypeError: There are several.
+    """
+    found = dict.fromkeys(x.handle.value.dtype for x in tensors)
+    if len(found) > 1:
+        raise DTypeError.here(
+            f"{what} of {' and '.join(map(str, found))}; expected one dtype, for "
+            "PyTorch promotes none there: convert them, as in x.to(w.dtype)"
         )
 
 

@@ -12,11 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mirage_dsl.core.errors import (
-    DTypeError,
-    ShapeError,
-    UnsupportedError,
-)
+from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.core.types import i64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_array
@@ -254,11 +250,7 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     """The tensor with the elements of another one, in order, where a mask holds."""
     x, mask = as_tensor("masked_scatter", x), as_tensor("masked_scatter", mask)
     source = as_tensor("masked_scatter", source)
-    if x.handle.value.dtype != source.handle.value.dtype:
-        raise DTypeError.here(
-            f"masked_scatter of {source.handle.value.dtype} to "
-            f"{x.handle.value.dtype}; expected one dtype"
-        )
+    f.require_one_dtype("masked_scatter", x, source)
     x, mask = broadcast_tensors(x, mask)
     count = f.cumsum(f.reshape(mask, -1), 0)
     place = f.reshape(f.maximum(count - 1, 0), *mask.shape)

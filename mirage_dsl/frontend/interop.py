@@ -42,18 +42,18 @@ from mirage_dsl.frontend.composites import (
 )
 from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
-from mirage_dsl.frontend.functions import is_condition
+from mirage_dsl.frontend.functions import formulas, is_condition
 from mirage_dsl.frontend.inplace import function_in_place, into, write
 from mirage_dsl.frontend.labels import LABELS
 from mirage_dsl.frontend.layers import RECURRENT, WINDOWS, im2col
 from mirage_dsl.frontend.linear_algebra import (
     LINEAR_ALGEBRA,
     NUMPYS_LINEAR_ALGEBRA,
-    norm_of,
+    norm_named,
 )
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.operators import OF_ATEN, operator_of
-from mirage_dsl.frontend.places import OF_PLACES, PLACING, index_add
+from mirage_dsl.frontend.places import PLACING
 from mirage_dsl.frontend.quantizing import QUANTIZING
 from mirage_dsl.frontend.rearranging import (
     NUMPY_SELECTIONS,
@@ -72,8 +72,8 @@ from mirage_dsl.frontend.tensor import (
     RANDOM,
     Tensor,
     refuse,
+    refused,
 )
-from mirage_dsl.frontend.torch_functions import MEASURES
 
 _SAME = (
     "exp exp2 log sqrt rsqrt square abs neg relu silu sigmoid tanh erf gelu maximum "
@@ -95,33 +95,8 @@ def _moveaxis(x: Any, source: Any, destination: Any) -> Any:
     return f.permute(x, order)
 
 
-def _raveled(x: Any) -> Any:
-    return x.ravel()
-
-
-def _transposed(x: Any) -> Any:
-    return x.t()
-
-
-def _reversed(x: Any) -> Any:
-    return x.T
-
-
-def _matrix_transpose(x: Any) -> Any:
-    return x.mT
-
-
 def _subtracted_from(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     return other - (x if alpha == 1 else x * alpha)
-
-
-def _wholly(name: str) -> Function:
-    """A question of all values at once, which Python's code would go on with."""
-
-    def refused(*_: Any, **__: Any) -> NoReturn:
-        refuse(f"torch.{name}, of which the truth is asked,", "compare with == or <")
-
-    return refused
 
 
 def _dot(x: Any, y: Any) -> Any:
@@ -133,14 +108,6 @@ def _dot(x: Any, y: Any) -> Any:
 def _itself(x: Any) -> Any:
     """What a function of complex numbers does to real ones."""
     return x
-
-
-def _shape(x: Any) -> Any:
-    return x.shape
-
-
-def _rank(x: Any) -> int:
-    return x.ndim
 
 
 _COMMON: dict[str, Function] = {
@@ -155,7 +122,12 @@ _COMMON: dict[str, Function] = {
     "multiply": f.mul,
     "true_divide": f.div,
     "power": f.pow,
-    "adjoint": _matrix_transpose,
+    **formulas(
+        adjoint=lambda x: x.mT,
+        numpy_T=lambda x: x.T,
+        ravel=lambda x: x.ravel(),
+        t=lambda x: x.t(),
+    ),
     "conj": _itself,
     "conj_physical": _itself,
     "mm": f.matmul,
@@ -163,7 +135,6 @@ _COMMON: dict[str, Function] = {
     "dot": _dot,
     "einsum": einsum,
     "softmax": c.softmax,
-    "ravel": _raveled,
     "moveaxis": _moveaxis,
     "movedim": _moveaxis,
     "mv": f.matmul,
@@ -171,16 +142,7 @@ _COMMON: dict[str, Function] = {
     "ger": outer,
     "swapdims": f.swapaxes,
     "swap_axes": f.swapaxes,
-    "t": _transposed,
-    "numpy_T": _reversed,
 }
-
-
-def _torch_softmax(
-    x: Any, dim: Any = None, third: Any = None, dtype: Any = None
-) -> Any:
-    axis, dtype = torch_functions.softmax_arguments(x, dim, third, dtype)
-    return c.softmax(x, axis, dtype=dtype)
 
 
 def _torch_rms_norm(
@@ -301,7 +263,7 @@ def _of_one_dtype(function: Function, name: str, count: int) -> Function:
         tensors = [t for t in (*args[:count], *named) if isinstance(t, Tensor)]
         if len({t.dtype for t in tensors}) > 1:
             _refuse_mixture(name, tensors)
-        return function(*args, **kwargs)
+        return inside(function)(*args, **kwargs)
 
     vars(checked)["__signature__"] = signature
     return checked
@@ -331,10 +293,6 @@ def _torch_attention(
     return c.scaled_dot_product_attention(
         query, key, value, attn_mask, *args, **options
     )
-
-
-def _torch_linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    return f.linear(input, weight, bias)
 
 
 def _torch_max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -367,10 +325,6 @@ def _copied(x: Any, *, memory_format: Any = None) -> Any:
     return x.clone(memory_format=memory_format)
 
 
-def _detached(x: Any) -> Any:
-    return x.detach()
-
-
 def _copying(name: str) -> Function:
     """A function whose results are copies of what another one gives as views."""
 
@@ -388,10 +342,6 @@ _COPIED = (
     "t transpose unbind unfold unsqueeze view"
 )
 """Views of which PyTorch has functions that copy."""
-
-
-def _sorted(x: Any) -> Any:
-    return _TORCH["sort"](x, 0)[0]
 
 
 def _taken(x: Any, indices: Any, dim: Any = None) -> Any:
@@ -416,6 +366,10 @@ _CONVERTING = {
     "short": "int16",
     "int": "int32",
     "long": "int64",
+    "bool": "bool",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
     "double": "float64",
 }
 
@@ -425,7 +379,6 @@ _TORCH: dict[str, Function] = {
     **OF_EACH,
     **OF_PYTORCH,
     **PYTORCHS_MATRICES,
-    **MEASURES,
     **LINEAR_ALGEBRA,
     **PLACING,
     **TRIANGLES,
@@ -433,11 +386,9 @@ _TORCH: dict[str, Function] = {
     "clone": _copied,
     "resolve_conj": _itself,
     "resolve_neg": _itself,
-    "detach": _detached,
     **torch_functions.FUNCTIONS,
     **LABELS,
     **QUANTIZING,
-    "softmax": _torch_softmax,
     "rms_norm": _torch_rms_norm,
     "layer_norm": _torch_layer_norm,
     "group_norm": _torch_group_norm,
@@ -451,15 +402,13 @@ _TORCH: dict[str, Function] = {
         name: _of_one_dtype(PYTORCHS_MATRICES[name], name, 3)
         for name in ("addmm", "baddbmm")
     },
-    "linear": _of_one_dtype(_torch_linear, "linear", 3),
+    "linear": _of_one_dtype(f.linear, "linear", 3),
     **{
         name: _of_one_dtype(_COMMON[name], name, 2)
         for name in ("matmul", "mm", "bmm", "mv", "dot")
     },
     **SELECTIONS,
     **COMPLEX_OF_REAL,
-    **OF_PLACES,
-    "index_add": index_add,
     **RECURRENT,
     **{
         name: _of_one_dtype(function, name, 3) if "conv" in name else function
@@ -485,12 +434,24 @@ _TORCH: dict[str, Function] = {
     "ne": f.not_equal,
     "real": _itself,
     "rsub": _subtracted_from,
-    **{name: _wholly(name) for name in ("allclose", "equal")},
+    **{
+        name: refused(
+            f"torch.{name}, of which the truth is asked,", "compare with == or <"
+        )
+        for name in ("allclose", "equal")
+    },
     **{f"{name}_copy": _copying(name) for name in _COPIED.split()},
     "alias": _itself,
-    "msort": _sorted,
+    **formulas(
+        detach=lambda x: x.detach(),
+        msort=lambda x: SELECTIONS["sort"](x, 0)[0],
+    ),
     "view": f.reshape,
 }
+
+
+METHODS = frozenset(_TORCH)
+"""Those of a traced tensor that are functions of it, by PyTorch's names."""
 
 
 def _numpy_split(x: Any, parts: Any, axis: int = 0) -> Any:
@@ -511,12 +472,6 @@ def _numpy_copyto(x: Any, source: Any, _casting: str = "", where: Any = True) ->
 
 def _numpy_transpose(x: Any, axes: Any = None) -> Any:
     return x.T if axes is None else f.permute(x, axes)
-
-
-def _numpy_norm(
-    x: Any, order: Any = None, axis: Any = None, keepdims: bool = False
-) -> Any:
-    return norm_of("np.linalg.norm", x, order, axis, keepdims)
 
 
 def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
@@ -546,7 +501,6 @@ _NUMPY: dict[str, Function] = {
     "permute_dims": _numpy_transpose,
     "copy": _copied,
     "copyto": _numpy_copyto,
-    "matrix_transpose": _matrix_transpose,
     "mod": ELEMENTARY["remainder"],
     "take": _numpy_take,
     "take_along_axis": f.take_along_dim,
@@ -559,11 +513,14 @@ _NUMPY: dict[str, Function] = {
     "var": c.var,
     "std": c.std,
     "repeat": f.repeat_interleave,
-    "norm": _numpy_norm,
+    "norm": norm_named("np.linalg.norm"),
     "reciprocal": _numpy_reciprocal,
     "sign": numpy_sign,
-    "shape": _shape,
-    "ndim": _rank,
+    **formulas(
+        matrix_transpose=lambda x: x.mT,
+        ndim=lambda x: x.ndim,
+        shape=lambda x: x.shape,
+    ),
 }
 
 _REDUCTIONS: dict[str, Function] = {
@@ -825,6 +782,12 @@ def _in_places(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of which operands that are named as the libraries do are in order."""
     name = what.rpartition(".")[2].rpartition(" ")[2]
+    if what.startswith("np."):
+        own_names = _named_parameters(function)
+        for theirs, ours in f.SYNONYMS.items():
+            if ours in kwargs.keys() - own_names and theirs in own_names:
+                kwargs = {**kwargs, theirs: kwargs[ours]}
+                del kwargs[ours]
     own = _OWN_OPERANDS.get(name)
     known = () if own else _named_parameters(function)
     unknown = kwargs.keys() - known - f.SYNONYMS.keys()

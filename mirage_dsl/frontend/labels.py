@@ -7,7 +7,7 @@ each sequence comes, and what is around it is searched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mirage_dsl.core.errors import (
@@ -18,7 +18,7 @@ from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.constructors import CONSTRUCTORS, positions
-from mirage_dsl.frontend.functions import as_tensor, complement
+from mirage_dsl.frontend.functions import as_tensor, complement, named
 from mirage_dsl.frontend.layers import of_rows
 from mirage_dsl.frontend.program import Handle, vars_of
 from mirage_dsl.frontend.recorder import integer
@@ -151,9 +151,5 @@ def linear_cross_entropy(
     return cross_entropy(logits, target, weight, ignored, reduction, label_smoothing)
 
 
-LABELS: Mapping[str, Callable[..., Any]] = {
-    "ctc_loss": ctc_loss,
-    "linear_cross_entropy": linear_cross_entropy,
-    "multilabel_margin_loss": multilabel_margin_loss,
-}
+LABELS = named(ctc_loss, linear_cross_entropy, multilabel_margin_loss)
 """By PyTorch's names."""

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, NoReturn
+from typing import Any
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -31,9 +31,9 @@ from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
-from mirage_dsl.frontend.functions import as_tensor, is_condition
+from mirage_dsl.frontend.functions import as_tensor, is_condition, named
 from mirage_dsl.frontend.places import scattered
-from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
+from mirage_dsl.frontend.program import DimVars, Handle, shape_text
 from mirage_dsl.frontend.rearranging import (
     broadcast_tensors,
     pad,
@@ -41,7 +41,7 @@ from mirage_dsl.frontend.rearranging import (
     windows_along,
 )
 from mirage_dsl.frontend.recorder import integer
-from mirage_dsl.frontend.tensor import Tensor, refuse
+from mirage_dsl.frontend.tensor import Tensor, refuse, refused
 from mirage_dsl.ops.table import OPERATORS
 
 _RANKS = (1, 2, 3)
@@ -56,6 +56,11 @@ def _several(value: Any, rank: int, what: str) -> tuple[int, ...]:
         )
     found = tuple(integer(n, what) for n in given)
     return found * (rank // len(found))
+
+
+def _by_name(what: str, rank: int, **given: Any) -> dict[str, tuple[int, ...]]:
+    """Arguments of windows by their names, each an integer for each axis."""
+    return {n: _several(v, rank, f"{n} of {what}") for n, v in given.items()}
 
 
 def _called(
@@ -112,24 +117,6 @@ def _biased(x: Tensor, bias: Any) -> Any:
     return x + c.per_channel(x, bias)
 
 
-def _padding(
-    padding: Any, window: Sequence[int], dilation: Sequence[int], what: str
-) -> tuple[int, ...]:
-    """The padding at either side; `same` and `valid` are names of some."""
-    rank = len(window)
-    if padding == "valid":
-        return (0,) * rank
-    if padding != "same":
-        return _several(padding, rank, f"padding of {what}")
-    both = _both_sides(window, dilation)
-    return tuple(n // 2 for n in both)
-
-
-def _both_sides(window: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """How many zeros a window needs for a result of as many points."""
-    return [d * (n - 1) for d, n in zip(dilation, window, strict=True)]
-
-
 def _weight(weight: Any, rank: int, what: str) -> tuple[Tensor, tuple[int, ...]]:
     """The weight of a convolution, and its window."""
     weight = as_tensor(what, weight)
@@ -164,22 +151,20 @@ def _conv(
     """PyTorch's convolution over so many axes."""
     what = f"conv{rank}d"
     weight, window = _weight(weight, rank, what)
-    dilation = _several(dilation, rank, f"dilation of {what}")
-    steps = _several(stride, rank, f"stride of {what}")
+    numbers = _by_name(what, rank, dilation=dilation, stride=stride)
+    steps = numbers["stride"]
     if padding == "same" and set(steps) != {1}:
         raise UnsupportedError.here(
             f"{what} with padding='same' and stride={steps}; expected a stride of 1"
         )
-    odd = [n % 2 for n in _both_sides(window, dilation)]
+    both = [d * (n - 1) for d, n in zip(numbers["dilation"], window, strict=True)]
+    odd = [n % 2 for n in both]
     if padding == "same" and any(odd):
         # The side behind has one more.
         x = pad(x, [n for more in reversed(odd) for n in (0, more)])
-    numbers = {
-        "stride": steps,
-        "padding": _padding(padding, window, dilation, what),
-        "dilation": dilation,
-        "groups": _several(groups, 1, f"groups of {what}"),
-    }
+    named = {"same": [n // 2 for n in both], "valid": 0}
+    around = named.get(padding, padding) if isinstance(padding, str) else padding
+    numbers |= _by_name(what, rank, padding=around) | _by_name(what, 1, groups=groups)
 
     def run(x: Tensor) -> Any:
         kept = {0: x.handle.axes[0], 1: weight.handle.axes[0]}
@@ -202,13 +187,14 @@ def _conv_transpose(
     """PyTorch's transposed convolution over so many axes."""
     what = f"conv_transpose{rank}d"
     weight, _ = _weight(weight, rank, what)
-    numbers = {
-        "stride": _several(stride, rank, f"stride of {what}"),
-        "padding": _several(padding, rank, f"padding of {what}"),
-        "output_padding": _several(output_padding, rank, f"output_padding of {what}"),
-        "dilation": _several(dilation, rank, f"dilation of {what}"),
-        "groups": _several(groups, 1, f"groups of {what}"),
-    }
+    numbers = _by_name(
+        what,
+        rank,
+        stride=stride,
+        padding=padding,
+        output_padding=output_padding,
+        dilation=dilation,
+    ) | _by_name(what, 1, groups=groups)
 
     def run(x: Tensor) -> Any:
         kept = {0: x.handle.axes[0]}
@@ -309,7 +295,7 @@ def _max_pool(
     """PyTorch's largest elements of windows over so many axes."""
     what = f"max_pool{rank}d"
     numbers = _windows(what, rank, kernel_size, stride, padding, ceil_mode)
-    numbers["dilation"] = _several(dilation, rank, f"dilation of {what}")
+    numbers |= _by_name(what, rank, dilation=dilation)
     if return_indices:
         return _with_places(what, rank, x, lambda _: numbers)
     return _pool("max_pool", rank, x, numbers)
@@ -366,13 +352,9 @@ def _windows(
 ) -> dict[str, tuple[int, ...]]:
     """What all kinds of windows have."""
     window = _several(kernel, rank, f"kernel_size of {what}")
-    given = stride is not None and stride != ()
-    return {
-        "kernel": window,
-        "stride": _several(stride, rank, f"stride of {what}") if given else window,
-        "padding": _several(padding, rank, f"padding of {what}"),
-        "ceil": (int(ceil),),
-    }
+    steps = window if stride is None or stride == () else stride
+    numbers = _by_name(what, rank, stride=steps, padding=padding)
+    return {"kernel": window, **numbers, "ceil": (int(ceil),)}
 
 
 def _adaptive_pool(
@@ -427,7 +409,7 @@ def _with_places(
         def run(x: Tensor) -> Any:
             plane = _several(list(x.shape[2:]), rank, f"planes of {what}")
             numbers = {"plane": plane, **numbers_of(x)}
-            flat = _flat_planes(x)
+            flat = f.flatten(f.flatten(x, 2), 0, 1)
             made = _called(f"{what}_{name}", (flat,), numbers, {0: flat.handle.axes[0]})
             extents = _pooled_plane(what, plane, numbers)
             whole = Handle(made.handle.value, (*x.handle.axes[:2], made.handle.axes[1]))
@@ -437,13 +419,6 @@ def _with_places(
 
     found = (_batched(part(name), x, rank, what) for name in ("found", "places"))
     return next(found), next(found)
-
-
-def _flat_planes(x: Tensor) -> Tensor:
-    """A batch of channels as one axis of planes, and one of their elements."""
-    whole = x.recorder.spread(x.handle)
-    axes = vars_of(whole.axes[:2]), vars_of(whole.axes[2:])
-    return Tensor.made(x.recorder, Handle(whole.value, axes), ())
 
 
 def _pooled_plane(
@@ -507,13 +482,6 @@ def _unpooled(
             f"than a stride of {steps} from {default}"
         )
     return asked
-
-
-def _fractional(rank: int, *_: Any, **__: Any) -> NoReturn:
-    refuse(
-        f"fractional_max_pool{rank}d, whose windows are drawn at random,",
-        "use adaptive_max_pool, whose windows are known",
-    )
 
 
 # -- Norms of windows ------------------------------------------------------------------
@@ -612,9 +580,7 @@ def fold(
     numbers = {
         "size": _several(output_size, 2, "output_size of fold"),
         "kernel": _several(kernel_size, 2, "kernel_size of fold"),
-        "dilation": _several(dilation, 2, "dilation of fold"),
-        "padding": _several(padding, 2, "padding of fold"),
-        "stride": _several(stride, 2, "stride of fold"),
+        **_by_name("fold", 2, dilation=dilation, padding=padding, stride=stride),
     }
 
     def run(x: Tensor) -> Tensor:
@@ -632,9 +598,8 @@ def im2col(
     """The windows of planes as columns, PyTorch's `torch.nn.functional.unfold`."""
     what = "unfold"
     window = _several(kernel_size, 2, f"kernel_size of {what}")
-    apart = _several(dilation, 2, f"dilation of {what}")
-    around = _several(padding, 2, f"padding of {what}")
-    steps = _several(stride, 2, f"stride of {what}")
+    numbers = _by_name(what, 2, dilation=dilation, padding=padding, stride=stride)
+    apart, around, steps = numbers.values()
     if min(*window, *apart, *steps) < 1 or min(around) < 0:
         raise ShapeError.here(
             f"{what} with kernel_size={window}, dilation={apart}, padding={around}, "
@@ -778,18 +743,20 @@ WINDOWS: dict[str, Function] = {
     **_ranked("adaptive_avg_pool", partial(_adaptive_pool, "avg")),
     **_ranked("adaptive_max_pool", partial(_adaptive_pool, "max")),
     **_with_indices("adaptive_max_pool", partial(_adaptive_pool, "max")),
-    **_with_indices("fractional_max_pool", _fractional),
     **_with_indices("max_pool", _max_pool),
-    **_ranked("fractional_max_pool", _fractional),
+    **{
+        f"fractional_max_pool{rank}d{kind}": refused(
+            f"fractional_max_pool{rank}d, whose windows are drawn at random,",
+            "use adaptive_max_pool, whose windows are known",
+        )
+        for rank in _RANKS
+        for kind in ("", "_with_indices")
+    },
     **_ranked("max_unpool", _max_unpool),
-    "affine_grid": affine_grid,
     "affine_grid_generator": affine_grid,
     "constant_pad_nd": _constant_pad,
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), _sampler),
-    "fold": fold,
-    "grid_sample": grid_sample,
-    "interpolate": interpolate,
-    "local_response_norm": local_response_norm,
+    **named(affine_grid, fold, grid_sample, interpolate, local_response_norm),
     "upsample": interpolate,
 }
 """By PyTorch's names."""
@@ -1368,27 +1335,13 @@ def _direction(x: Any, dim: int, eps: float) -> Any:
     return x / f.maximum(c.norm(x, dim, keepdims=True), eps)
 
 
-LOSSES: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        binary_cross_entropy,
-        binary_cross_entropy_with_logits,
-        cosine_embedding_loss,
-        cosine_similarity,
-        gaussian_nll_loss,
-        hinge_embedding_loss,
-        huber_loss,
-        kl_div,
-        l1_loss,
-        margin_ranking_loss,
-        mse_loss,
-        multilabel_soft_margin_loss,
-        pairwise_distance,
-        poisson_nll_loss,
-        smooth_l1_loss,
-        soft_margin_loss,
-        triplet_margin_loss,
-        triplet_margin_with_distance_loss,
-    )
+LOSSES: Mapping[str, Function] = {
+    **named(cosine_similarity, pairwise_distance),
+    **named(cosine_embedding_loss, hinge_embedding_loss, margin_ranking_loss),
+    **named(huber_loss, l1_loss, mse_loss, smooth_l1_loss),
+    **named(binary_cross_entropy, binary_cross_entropy_with_logits, kl_div),
+    **named(gaussian_nll_loss, poisson_nll_loss),
+    **named(multilabel_soft_margin_loss, soft_margin_loss),
+    **named(triplet_margin_loss, triplet_margin_with_distance_loss),
 }
 """By PyTorch's names."""

@@ -12,19 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mirage_dsl.core.errors import (
-    DTypeError,
-    ShapeError,
-)
+from mirage_dsl.core.errors import ShapeError
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import positions, tril
-from mirage_dsl.frontend.drawn import Unknown
-from mirage_dsl.frontend.functions import as_tensor
-from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
+from mirage_dsl.frontend.drawn import unknown
+from mirage_dsl.frontend.functions import as_tensor, named
+from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import integer, normal_axes
 from mirage_dsl.frontend.tensor import Tensor, refuse
-from mirage_dsl.ops.table import OPERATORS
 
 # -- Library operators -----------------------------------------------------------------
 
@@ -52,13 +49,6 @@ def _shaped(what: str, x: Any, *, square: bool) -> Tensor:
     return x
 
 
-def _batch(x: Tensor) -> tuple[Handle, tuple[DimVars, ...]]:
-    """All axes but the last two as one, and what they were."""
-    whole = x.recorder.spread(x.handle)
-    lead = whole.axes[:-2]
-    return Handle(whole.value, (vars_of(lead), *whole.axes[-2:])), lead
-
-
 def _called(
     name: str, *operands: Tensor, columns: bool = False, **numbers: int | bool
 ) -> Tensor:
@@ -71,29 +61,26 @@ def _called(
         numbers: Its attributes that are integers.
     """
     recorder = operands[0].recorder
-    batches = [_batch(x) for x in operands]
-    (first, lead), (last, _) = batches[0], batches[-1]
-    kept = {0: first.axes[0], **({2: last.axes[2]} if columns else {})}
-    given = {key: (int(value),) for key, value in numbers.items()}
-    made = recorder.library(OPERATORS[name], [b for b, _ in batches], given, kept)
-    found = Handle(made.value, (*lead, *made.axes[1:]))
-    return Tensor.made(recorder, found, None)
+    groups = slice(-2), slice(-2, -1), slice(-1, None)
+    kept = {0: 0, 2: len(operands) - 1} if columns else {0: 0}
+    handles = [x.handle for x in operands]
+    made = recorder.library_by_groups(name, handles, groups, kept, numbers)
+    return Tensor.made(recorder, made, None)
 
 
-def _of_square(row: str, what: str) -> Callable[[Any], Any]:
+def _of_square(name: str) -> Callable[[Any], Any]:
     """A function of square matrices, which has a row of its own."""
 
     def function(A: Any) -> Any:  # noqa: N803
-        return _called(row, _matrices(what, A, square=True))
+        return _called(name, _matrices(name, A, square=True))
 
+    function.__name__ = name
     return function
 
 
 # -- Inverses and determinants ---------------------------------------------------------
 
-inv = _of_square("inv", "inv")
-det = _of_square("det", "det")
-matrix_exp = _of_square("matrix_exp", "matrix_exp")
+inv, det, matrix_exp = map(_of_square, ("inv", "det", "matrix_exp"))
 
 
 class Slogdet(NamedTuple):
@@ -204,11 +191,7 @@ def _system(what: str, a: Any, b: Any, *, vectors: bool) -> _System:
     shape = tuple(a.shape)
     single = vectors and (b.ndim == 1 or tuple(b.shape) == shape[:-1])
     b = _matrices(what, f.expand_dims(b, -1) if single else b)
-    if a.handle.value.dtype != b.handle.value.dtype:
-        raise DTypeError.here(
-            f"{what} of {a.handle.value.dtype} and {b.handle.value.dtype}; expected "
-            "one dtype"
-        )
+    f.require_one_dtype(what, a, b)
     return _System(*_as_many(what, a, b), single)
 
 
@@ -321,9 +304,9 @@ def lstsq(
     found = _called("lstsq", system.matrices, system.sides, columns=True)
     return LeastSquares(
         system.found(found),
-        Unknown("residuals of lstsq", "take (A @ X - B).square().sum(-2)"),
-        Unknown("rank of lstsq", "take linalg.matrix_rank(A)"),
-        Unknown("singular_values of lstsq", "take linalg.svdvals(A)"),
+        unknown("residuals of lstsq", "take (A @ X - B).square().sum(-2)"),
+        unknown("rank of lstsq", "take linalg.matrix_rank(A)"),
+        unknown("singular_values of lstsq", "take linalg.svdvals(A)"),
     )
 
 
@@ -503,42 +486,77 @@ _OF_VALUES: Mapping[Any, Callable[..., Any]] = {2: f.max, -2: f.min, "nuc": f.su
 
 
 def norm_of(what: str, x: Any, order: Any, axis: Any, keepdims: bool) -> Any:
-    """As `composites.norm_of`, and norms of matrices by singular values."""
+    """A norm of vectors, or of matrices where there are two axes and an order.
+
+    Args:
+        what: What it is called in an error.
+        x: The tensor.
+        order: In PyTorch's and NumPy's terms; None is Euclidean.
+        axis: One axis, two, or None for all.
+        keepdims: Leave the axes there, with extent 1.
+
+    Raises:
+        UnsupportedError: It is a norm of matrices of another order.
+    """
     axes = normal_axes(axis, x.ndim, what)
-    if len(axes) != 2 or order not in _OF_VALUES:
-        return c.norm_of(what, x, order, axis, keepdims)
-    rest = [at for at in range(x.ndim) if at not in axes]
-    values = svdvals(f.permute(x, [*rest, *axes]))
-    found = _OF_VALUES[order](values, -1)
-    for at in sorted(axes) if keepdims else ():
-        found = f.expand_dims(found, at)
-    return found
+    if order is None or (order == "fro" and len(axes) == 2):
+        return c.norm(x, axes, keepdims)
+    if len(axes) == 1 and not isinstance(order, str):
+        return c.vector_norm(x, order, axes, keepdims)
+    if len(axes) == 2 and order in _OF_VALUES:
+        rest = [at for at in range(x.ndim) if at not in axes]
+        values = svdvals(f.permute(x, [*rest, *axes]))
+        found = _OF_VALUES[order](values, -1)
+        return f.expand_dims(found, axes) if keepdims else found
+    if len(axes) != 2 or order not in (1, -1, math.inf, -math.inf):
+        refuse(f"{what} of order {order}", "use the Euclidean norm, of no stated order")
+    inner, outer = axes if order in (1, -1) else axes[::-1]
+    sums = f.sum(f.abs(x), inner, keepdims=True)
+    found = (f.max if order in (1, math.inf) else f.min)(sums, outer, keepdims=True)
+    return found if keepdims else f.squeeze(found, axes)
+
+
+def norm_named(what: str, order: Any = None, axes: Any = None) -> Function:
+    """A library's function of that name, with its own order and axes by default."""
+
+    def norm(
+        x: Any,
+        ord: Any = order,
+        dim: Any = axes,
+        keepdim: bool = False,
+        *,
+        dtype: Any = None,
+    ) -> Any:
+        x = x if dtype is None else f.to(x, dtype)
+        return norm_of(what, x, ord, dim, keepdim)
+
+    return norm
 
 
 # -- Names -----------------------------------------------------------------------------
 
-_OF_LINALG: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        *(cholesky, cond, eigh, eigvalsh, lstsq, lu, matrix_power, matrix_rank, pinv),
-        *(qr, slogdet, solve, solve_triangular, svd, svdvals, tensorinv, tensorsolve),
-    )
-} | {"det": det, "inv": inv, "matrix_exp": matrix_exp}
+_SHARED = named(
+    *(cholesky, cond, det, eigh, eigvalsh, inv, matrix_power, pinv),
+    *(qr, slogdet, svd, svdvals),
+)
+"""By the names that `torch.linalg` and `np.linalg` share."""
+_OF_LINALG: Mapping[str, Function] = {
+    **_SHARED,
+    **named(lstsq, lu, matrix_exp, matrix_rank, solve, solve_triangular),
+    **named(tensorinv, tensorsolve),
+    "matrix_norm": norm_named("torch.linalg.matrix_norm", "fro", (-2, -1)),
+    "norm": norm_named("torch.linalg.norm"),
+    "vector_norm": c.vector_norm,
+}
 """By the names that `torch.linalg` has."""
 
-LINEAR_ALGEBRA: Mapping[str, Callable[..., Any]] = {
+LINEAR_ALGEBRA: Mapping[str, Function] = {
     **{f"linalg_{name}": function for name, function in _OF_LINALG.items()},
-    "cholesky": cholesky,
-    "cholesky_inverse": cholesky_inverse,
-    "cholesky_solve": cholesky_solve,
-    "det": det,
+    **named(cholesky, cholesky_inverse, cholesky_solve, det, logdet),
+    **named(matrix_exp, matrix_power, slogdet),
     "inverse": inv,
-    "logdet": logdet,
-    "matrix_exp": matrix_exp,
-    "matrix_power": matrix_power,
     "pinverse": _pinverse,
     "qr": _qr,
-    "slogdet": slogdet,
     "svd": _svd,
     "triangular_solve": _triangular_solve,
 }
@@ -552,16 +570,5 @@ def _numpy_solve(a: Any, b: Any) -> Any:
     return solve(a, b)
 
 
-NUMPYS_LINEAR_ALGEBRA: Mapping[str, Callable[..., Any]] = {
-    **{
-        function.__name__: function
-        for function in (
-            *(cholesky, cond, eigh, eigvalsh, matrix_power, pinv, qr, slogdet, svd),
-            svdvals,
-        )
-    },
-    "det": det,
-    "inv": inv,
-    "solve": _numpy_solve,
-}
+NUMPYS_LINEAR_ALGEBRA: Mapping[str, Function] = {**_SHARED, "solve": _numpy_solve}
 """By NumPy's names."""

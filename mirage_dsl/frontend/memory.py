@@ -165,17 +165,14 @@ class Arranged:
     places: tuple[int | None, ...]
 
     def of(self, _recorder: Recorder, x: Handle) -> Handle:
-        """The view of a tensor."""
         return Handle(x.value, _arranged(x.axes, self.places))
 
     def put(self, _recorder: Recorder, x: Handle, new: Handle) -> Handle:
-        """The tensor after its view became `new`."""
         back = {place: i for i, place in enumerate(self.places) if place is not None}
         places = tuple(back.get(i) for i in range(len(x.axes)))
         return Handle(new.value, _arranged(new.axes, places))
 
     def region(self, layout: Strided) -> Strided:
-        """The elements of the view."""
         return Strided(
             layout.offset,
             tuple(1 if i is None else layout.shape[i] for i in self.places),
@@ -194,11 +191,9 @@ class Reshaped:
     shape: tuple[object, ...]
 
     def of(self, recorder: Recorder, x: Handle) -> Handle:
-        """The view of a tensor."""
         return reshaped(recorder, x, self.shape)
 
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
-        """The tensor after its view became `new`."""
         return reshaped(recorder, new, sizes_of(x))
 
     def region(self, layout: Strided) -> Strided | None:
@@ -214,7 +209,6 @@ class Flattened:
     last: int
 
     def of(self, _recorder: Recorder, x: Handle) -> Handle:
-        """The view of a tensor."""
         return Handle(
             x.value,
             (
@@ -225,7 +219,6 @@ class Flattened:
         )
 
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
-        """The tensor after its view became `new`."""
         return reshaped(recorder, new, sizes_of(x))
 
     def region(self, layout: Strided) -> Strided | None:
@@ -250,18 +243,15 @@ class Grouped:
     size: int
 
     def of(self, recorder: Recorder, x: Handle) -> Handle:
-        """The view of a tensor."""
         shape = [-1 if e is None else e for e in x.shape]
         groups = shape[self.axis] // self.size
         shape[self.axis : self.axis + 1] = [groups, self.size]
         return recorder.reshape(x, shape)
 
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
-        """The tensor after its view became `new`."""
         return recorder.reshape(new, [-1 if e is None else e for e in x.shape])
 
     def region(self, layout: Strided) -> Strided:
-        """The elements of the view."""
         shape, strides = list(layout.shape), list(layout.strides)
         groups, step = shape[self.axis] // self.size, strides[self.axis]
         shape[self.axis : self.axis + 1] = [groups, self.size]
@@ -295,7 +285,6 @@ class Sliced:
         return joined(recorder, found, self.axis)
 
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
-        """The tensor after its view became `new`."""
         extent = _extent(x, self.axis)
         if self.start == self.stop:
             return x
@@ -309,7 +298,6 @@ class Sliced:
         return joined(recorder, parts, self.axis)
 
     def region(self, layout: Strided) -> Strided:
-        """The elements of the view."""
         shape = list(layout.shape)
         shape[self.axis] = self.stop - self.start
         offset = layout.offset + self.start * layout.strides[self.axis]
@@ -328,11 +316,9 @@ class OpenSlice:
     stop: int
 
     def of(self, recorder: Recorder, x: Handle) -> Handle:
-        """The view of a tensor."""
         return recorder.slice(x, self.axis, self.start, self.stop)
 
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
-        """The tensor after its view became `new`."""
         parts = [new]
         if self.start:
             parts.insert(0, OpenSlice(self.axis, 0, self.start).of(recorder, x))
@@ -368,7 +354,6 @@ class Stepped:
         ), Sliced(self.axis, last, last + 1)
 
     def of(self, recorder: Recorder, x: Handle) -> Handle:
-        """The view of a tensor."""
         views, last = self._views
         found = x
         for view in views:
@@ -376,7 +361,6 @@ class Stepped:
         return recorder.concat([found, last.of(recorder, x)], self.axis)
 
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
-        """The tensor after its view became `new`."""
         views, last = self._views
         size = self.count - 1
         seen = [x]
@@ -389,7 +373,6 @@ class Stepped:
         return last.put(recorder, found, single)
 
     def region(self, layout: Strided) -> Strided:
-        """The elements of the view."""
         shape, strides = list(layout.shape), list(layout.strides)
         offset = layout.offset + self.start * strides[self.axis]
         shape[self.axis], strides[self.axis] = (
@@ -441,15 +424,10 @@ class Expanded:
     shape: tuple[int | DimVars, ...]
 
     def of(self, recorder: Recorder, x: Handle) -> Handle:
-        """The view of a tensor."""
         return recorder.expand(x, self.shape)
 
     def put(self, _recorder: Recorder, _x: Handle, _new: Handle) -> Handle:
-        """Refused: the element that was written stands at other indices too.
-
-        Raises:
-            TraceError: Always.
-        """
+        """Refused: the element that was written stands at other indices too."""
         raise TraceError.here(
             "a write into a part of an expanded tensor, whose elements stand at "
             "several indices; write before expanding, or clone() it first"
@@ -494,7 +472,6 @@ class Diagonal:
         return Handle(found.value, found.axes[:-1])
 
     def put(self, recorder: Recorder, x: Handle, new: Handle) -> Handle:
-        """The tensor after its view became `new`."""
         order = self._order(x)
         if not x.axes[self.first]:
             return self._back(Handle(new.value, (*new.axes, ())), order)
@@ -507,7 +484,6 @@ class Diagonal:
         return recorder.cast(self._back(found, order), x.value.dtype)
 
     def region(self, layout: Strided) -> Strided:
-        """The elements of the view."""
         ends = (self.first, self.second)
         rest = [i for i in range(len(layout.shape)) if i not in ends]
         step = sum(layout.strides[i] for i in ends)

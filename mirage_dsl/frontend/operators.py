@@ -15,12 +15,14 @@ from mirage_dsl.core.types import f32, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, is_sequence
-from mirage_dsl.frontend.drawn import Unknown
+from mirage_dsl.frontend.drawn import unknown
 from mirage_dsl.frontend.elementary import expm1
+from mirage_dsl.frontend.functions import formulas
 from mirage_dsl.frontend.layers import WINDOWS, interpolate
 from mirage_dsl.frontend.namespace import function_named
 from mirage_dsl.frontend.rearranging import pad
 from mirage_dsl.frontend.recorder import normal_axis
+from mirage_dsl.frontend.tensor import refused
 from mirage_dsl.frontend.torch_functions import elu
 
 
@@ -56,14 +58,6 @@ def _to_copy(x: Any, *, dtype: Any = None, **options: Any) -> Any:
     """A copy in another format, if one is told."""
     told = {n: options[n] for n in ("device", "memory_format") if options.get(n)}
     return x.to(dtype=dtype or x.dtype, copy=True, **told)
-
-
-def _view(x: Any, size: Sequence[Any]) -> Any:
-    return x.view(*size)
-
-
-def _matrices_transposed(x: Any) -> Any:
-    return x.mT
 
 
 def _asserted(*_: Any, **__: Any) -> None:
@@ -129,12 +123,12 @@ def _native_group_norm(
 def _statistics(x: Any, over: Any, eps: float, *, keepdims: bool) -> tuple[Any, Any]:
     """The means, and one over the deviations."""
     if x.handle.value.dtype not in (f32, f64):
-        unknown = Unknown(
+        found = unknown(
             f"a statistic of a norm of {x.dtype}",
             "compute it, in the dtype that it is to have",
             "the dtype depends on the device",
         )
-        return unknown, unknown
+        return found, found
     mean = f.mean(x, over, keepdims)
     return mean, f.rsqrt(c.var(x, over, keepdims=keepdims) + eps)
 
@@ -151,7 +145,7 @@ def _norm_of_statistics(
     """Batch norm in evaluation, and two tensors for gradients."""
     del momentum
     found = c.batch_norm(x, running_mean, running_var, weight, bias, eps)
-    kept = Unknown("what batch norm keeps for gradients", "call batch_norm")
+    kept = unknown("what batch norm keeps for gradients", "call batch_norm")
     return f.astype(found, x.dtype), kept, kept
 
 
@@ -218,17 +212,6 @@ def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
     return f.where(masked, 0, c.softmax(x, dim, dtype=dtype))
 
 
-def _elsewhere(name: str) -> Function:
-    def refused(*_: Any, **__: Any) -> Any:
-        raise UnsupportedError.here(
-            f"torch.ops.aten.{name}, whose arguments or results are others than those "
-            "of the function, cannot be traced; call the function of "
-            "torch.nn.functional"
-        )
-
-    return refused
-
-
 _ELSEWHERE = "_ctc_loss embedding_bag max_unpool2d max_unpool3d"
 
 OF_ATEN: Mapping[str, Function] = {
@@ -236,19 +219,25 @@ OF_ATEN: Mapping[str, Function] = {
     "_native_batch_norm_legit_no_training": _norm_of_statistics,
     "_safe_softmax": _safe_softmax,
     "_to_copy": _to_copy,
-    "_unsafe_view": _view,
+    **formulas(_unsafe_view=lambda x, size: x.view(*size), mT=lambda x: x.mT),
     "adaptive_max_pool2d": WINDOWS["adaptive_max_pool2d_with_indices"],
     "adaptive_max_pool3d": WINDOWS["adaptive_max_pool3d_with_indices"],
     "convolution": _convolution,
     "elu": _elu,
     "index": _index,
-    "mT": _matrices_transposed,
     "native_group_norm": _native_group_norm,
     "native_layer_norm": _native_layer_norm,
     "slice": _slice,
     **{name: _upsampled(*mode) for name, mode in _MODES.items()},
     **{f"{name}{n}d": _padded(m) for name, m in _PADDED.items() for n in (1, 2, 3)},
     **{name: _over(name) for name in ("amax", "amin", "mean", "sum")},
-    **{name: _elsewhere(name) for name in _ELSEWHERE.split()},
+    **{
+        name: refused(
+            f"torch.ops.aten.{name}, whose arguments or results are others than those "
+            "of the function,",
+            "call the function of torch.nn.functional",
+        )
+        for name in _ELSEWHERE.split()
+    },
 }
 """By their names in `torch.ops.aten`."""

@@ -43,19 +43,19 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import boolean, i64
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.elementary import ELEMENTARY
-from mirage_dsl.frontend.functions import NoTensor, as_tensor, is_condition
+from mirage_dsl.frontend.functions import NoTensor, as_tensor, is_condition, named
 from mirage_dsl.frontend.indices import (
     known_places,
     masked_scatter,
     masked_select,
 )
 from mirage_dsl.frontend.known import known
-from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text, vars_of
-from mirage_dsl.frontend.recorder import integer, normal_axis
+from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text
+from mirage_dsl.frontend.recorder import around, integer, normal_axis
 from mirage_dsl.frontend.tensor import BothWays, Tensor, both_ways, refuse_bytes
-from mirage_dsl.ops.table import OPERATORS
 
 
 def index_copy(x: Any, dim: Any, index: Any, source: Any) -> Any:
@@ -146,7 +146,7 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
     _require_beside("scatter", x, at, index)
     if not isinstance(value, Tensor):
         return f.where(_met(x, at, index, at), _fitted(value, x), x)
-    _require_dtype("scatter", x, value)
+    f.require_one_dtype("scatter", x, value)
     if value.shape != index.shape:
         value = _cut_to(value, index)
     if index.shape[at] == 1:
@@ -406,7 +406,7 @@ def _scattered(
     """
     x, at = _target(what, x, dim, index)
     src = as_tensor(what, src)
-    _require_dtype(what, x, src)
+    f.require_one_dtype(what, x, src)
     _require_beside(what, x, at, index)
     return x, at, src if src.shape == index.shape else _cut_to(src, index)
 
@@ -532,14 +532,13 @@ def _sums(name: str, size: Any, axis: int, index: Tensor, source: Tensor) -> Ten
             "a sum at indices of truth values; convert them to numbers"
         )
     recorder.pair(index.handle, axis if index.ndim > 1 else 0, source.handle, axis)
-    merged = _three_axes(source, axis)
-    handles = [merged, _three_axes(index, axis) if index.ndim > 1 else index.handle]
-    kept = {0: merged.axes[0], 2: merged.axes[2]}
-    size = integer(size, "the number of places")
-    made = recorder.library(OPERATORS[name], handles, {"size": (size,)}, kept)
-    axes = source.handle.axes
-    found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
-    return Tensor.made(recorder, found, ())
+    handles = [source.handle, index.handle]
+    numbers = {"size": integer(size, "the number of places")}
+    apart = () if index.ndim > 1 else (1,)
+    made = recorder.library_by_groups(
+        name, handles, around(axis), {0: 0, 2: 0}, numbers, apart
+    )
+    return Tensor.made(recorder, made, ())
 
 
 def joined(source: Any, index: Any, size: int, how: str = "sum") -> Tensor:
@@ -551,14 +550,6 @@ def scattered(source: Any, index: Any, size: int) -> Tensor:
     """Zeros with elements at indices along the last axis, of so many places."""
     index = f.expand(index, *source.shape)
     return _sums("scatter_last", size, source.ndim - 1, index, source)
-
-
-def _three_axes(x: Tensor, axis: int) -> Handle:
-    """All axes before one, that one, and all behind; every element is there."""
-    whole = x.recorder.spread(x.handle)
-    before, behind = whole.axes[:axis], whole.axes[axis + 1 :]
-    own = whole.axes[axis]
-    return Handle(whole.value, (vars_of(before), own, vars_of(behind)))
 
 
 # -- Which element comes where ---------------------------------------------------------
@@ -578,7 +569,7 @@ def _target_of(
     """A target, the axis, and what goes there, in the same format."""
     x, at = _target(what, x, dim, index)
     source = as_tensor(what, source)
-    _require_dtype(what, x, source)
+    f.require_one_dtype(what, x, source)
     return x, at, source
 
 
@@ -610,12 +601,6 @@ def _require_beside(what: str, x: Tensor, axis: int, index: Tensor) -> None:
             f"{what} to {shape_text(x.handle)} at {shape_text(index.handle)}: it is "
             f"done for indices that are no longer along all axes but {axis}"
         )
-
-
-def _require_dtype(what: str, x: Tensor, other: Tensor) -> None:
-    have, want = other.handle.value.dtype, x.handle.value.dtype
-    if have != want:
-        raise DTypeError.here(f"{what} of {have} to {want}; convert it first")
 
 
 def _at_indices(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
@@ -691,19 +676,6 @@ def _cut_to(source: Tensor, index: Tensor) -> Tensor:
         if want != have:
             source = f.narrow(source, axis, 0, want)
     return source
-
-
-PLACING: Mapping[str, Callable[..., Any]] = {
-    "index_add": added_at,
-    "index_copy": index_copy,
-    "index_fill": index_fill,
-    "index_put": index_put,
-    "index_reduce": index_reduce,
-    "scatter": scatter,
-    "scatter_add": scatter_add,
-    "scatter_reduce": scatter_reduce,
-}
-"""By PyTorch's names."""
 
 
 # -- The elements ----------------------------------------------------------------------
@@ -794,11 +766,6 @@ class Selected(NoTensor):
     ndim = property(dim)
 
     def refuse(self) -> NoReturn:
-        """Refuse what needs the elements themselves.
-
-        Raises:
-            UnsupportedError: Always.
-        """
         numbers = None if self.axis is not None else known(self.mask)
         if numbers is None:
             raise UnsupportedError.here(NO_ELEMENTS)
@@ -1110,10 +1077,7 @@ def index_add(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> A
     same = isinstance(source, Selected) and source.is_of_places_of(index)
     if at or not same or source.rank != x.ndim - 1:
         index.refuse()
-    if source.whole.handle.value.dtype != x.handle.value.dtype:
-        raise DTypeError.here(
-            f"index_add of {source.dtype} to {x.dtype}; convert it first"
-        )
+    f.require_one_dtype("index_add", x, source.whole)
     if x.handle.shape[0] != index.mask.handle.shape[index.axis]:
         raise ShapeError.here(
             f"index_add to {shape_text(x.handle)} at places of "
@@ -1187,6 +1151,8 @@ def one_hot(x: Any, num_classes: Any = -1) -> Any:
 class Nonzero(NoTensor):
     """The matrix that `nonzero` gives: a row for each place, a column for each axis."""
 
+    reason = _HOW_MANY
+
     def __init__(self, holds: Tensor) -> None:
         self._holds = holds
 
@@ -1228,14 +1194,6 @@ class Nonzero(NoTensor):
     def __iter__(self) -> Iterator[Any]:
         return loop_over(self._holds, Row)
 
-    def refuse(self) -> NoReturn:
-        """Refuse what needs to know how many places there are.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError.here(_HOW_MANY)
-
     @classmethod
     def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
         """Refuse a function of PyTorch of the places."""
@@ -1259,6 +1217,8 @@ class Nonzero(NoTensor):
 class PlaceOfIteration(NoTensor):
     """The place of an iteration: a number that is known while it is traced."""
 
+    reason = "the place of an iteration over nonzero() beside tensors; use int() of it"
+
     def __init__(self, number: int, branch: Branch, branches: Branches) -> None:
         self._number, self._branch, self._branches = number, branch, branches
 
@@ -1275,16 +1235,6 @@ class PlaceOfIteration(NoTensor):
     def item(self) -> PlaceOfIteration:
         """The place, which is a number already."""
         return self
-
-    def refuse(self) -> NoReturn:
-        """Refuse to compute with it as with a tensor.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError.here(
-            "the place of an iteration over nonzero() beside tensors; use int() of it"
-        )
 
     __hash__ = object.__hash__
 
@@ -1377,12 +1327,10 @@ def _refuse_changed(before: Mapping[str, object], now: Mapping[str, object]) -> 
             )
 
 
-OF_PLACES: Mapping[str, Callable[..., Any]] = {
+PLACING: Mapping[str, Function] = {
+    **named(index_add, index_copy, index_fill, index_put, index_reduce),
+    **named(scatter, scatter_add, scatter_reduce, masked_scatter, masked_select),
+    **named(nonzero, one_hot, where),
     "argwhere": nonzero,
-    "masked_scatter": masked_scatter,
-    "masked_select": masked_select,
-    "nonzero": nonzero,
-    "one_hot": one_hot,
-    "where": where,
 }
 """By PyTorch's names."""

@@ -27,18 +27,18 @@ from mirage_dsl.core.types import Scalar, boolean, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.constructors import arange
-from mirage_dsl.frontend.functions import as_operand, as_tensor
+from mirage_dsl.frontend.functions import as_operand, as_tensor, formulas, named
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.memory import Flattened, Grouped, link
-from mirage_dsl.frontend.program import DimVars, Handle, shape_text, vars_of
+from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import (
+    around,
     flat_arguments,
     integer,
     normal_axes,
     normal_axis,
 )
 from mirage_dsl.frontend.tensor import Tensor
-from mirage_dsl.ops.table import OPERATORS
 
 # -- Rearranging -----------------------------------------------------------------------
 
@@ -113,16 +113,6 @@ def flip(x: Any, *dims: Any) -> Any:
     if x.recorder.origin.library == "numpy":
         return _numpys_view(x, _flipped(x, dims))
     return Tensor.made(x.recorder, _flipped(x, dims).handle, (x,))
-
-
-def fliplr(x: Any) -> Any:
-    """Elements in reverse order along the second axis."""
-    return flip(x, 1)
-
-
-def flipud(x: Any) -> Any:
-    """Elements in reverse order along the first axis."""
-    return flip(x, 0)
 
 
 def _numpys_view(x: Tensor, found: Tensor) -> Tensor:
@@ -479,12 +469,6 @@ def diff(
     return x
 
 
-def _numpy_diff(
-    a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None
-) -> Any:
-    return diff(a, n, axis, prepend, append)
-
-
 def _numpy_roll(a: Any, shift: Any, axis: Any = None) -> Any:
     return roll(a, shift, axis)
 
@@ -593,56 +577,35 @@ def channel_shuffle(x: Any, groups: int) -> Any:
     return Tensor.made(x.recorder, found.handle, (x,))
 
 
-def as_shaped(x: Any, other: Any) -> Any:
-    """The tensor in the shape of another one."""
-    return f.reshape(x, *other.shape)
-
-
-REARRANGING: Mapping[str, Callable[..., Any]] = {
-    "column_stack": column_stack,
-    "dstack": dstack,
-    "flip": flip,
-    "fliplr": fliplr,
-    "flipud": flipud,
-    "hstack": hstack,
-    "roll": roll,
-    "rot90": rot90,
-    "row_stack": vstack,
-    "tile": tile,
-    "vstack": vstack,
+REARRANGING: Mapping[str, Function] = {
+    **named(column_stack, diff, dstack, flip, hstack, roll, rot90, tile),
+    **formulas(fliplr=lambda x: flip(x, 1), flipud=lambda x: flip(x, 0)),
+    **dict.fromkeys(("row_stack", "vstack"), vstack),
 }
 """By the names that PyTorch and NumPy share."""
 
-OF_PYTORCH: Mapping[str, Callable[..., Any]] = {
+OF_PYTORCH: Mapping[str, Function] = {
+    **named(broadcast_tensors, pad, select_scatter, slice_scatter, take),
+    **named(channel_shuffle, pixel_shuffle, pixel_unshuffle, tensor_split, unfold),
     "atleast_1d": _each(_at_least, 1),
     "atleast_2d": _each(_at_least, 2),
     "atleast_3d": _each(_in_space, 3),
-    "broadcast_tensors": broadcast_tensors,
-    "channel_shuffle": channel_shuffle,
-    "diff": diff,
     "dsplit": _by_axis(2, 2),
     "hsplit": _by_axis(0, 1),
-    "pad": pad,
-    "pixel_shuffle": pixel_shuffle,
-    "pixel_unshuffle": pixel_unshuffle,
-    "repeat": repeat_of_either,
-    "reshape_as": as_shaped,
-    "select_scatter": select_scatter,
-    "slice_scatter": slice_scatter,
-    "split_with_sizes": f.split,
-    "take": take,
-    "tensor_split": tensor_split,
-    "unfold": unfold,
-    "unsafe_chunk": f.chunk,
-    "unsafe_split": f.split,
-    "unsafe_split_with_sizes": f.split,
-    "view_as": as_shaped,
     "vsplit": _by_axis(0, 0),
+    "repeat": repeat_of_either,
+    **formulas(
+        reshape_as=lambda x, other: f.reshape(x, *other.shape),
+        view_as=lambda x, other: f.reshape(x, *other.shape),
+    ),
+    **dict.fromkeys(
+        ("split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), f.split
+    ),
+    "unsafe_chunk": f.chunk,
 }
 """By PyTorch's names."""
 
-OF_NUMPY: Mapping[str, Callable[..., Any]] = {
-    "diff": _numpy_diff,
+OF_NUMPY: Mapping[str, Function] = {
     "pad": _numpy_pad,
     "roll": _numpy_roll,
 }
@@ -670,16 +633,11 @@ def _along(
     """A library operator along an axis, which may get another extent if not `keeps`."""
     if x.handle.value.dtype == boolean:
         raise DTypeError.here(f"{name} of truth values; cast them to numbers")
-    axes = x.handle.axes
-    before, own, behind = vars_of(axes[:axis]), axes[axis], vars_of(axes[axis + 1 :])
-    kept: dict[int, DimVars] = {0: before, 2: behind}
-    if keeps:
-        kept[1] = own
-    merged = Handle(x.handle.value, (before, own, behind))
-    given = {key: (value,) for key, value in (numbers or {}).items()}
-    made = x.recorder.library(OPERATORS[name], [merged], given, kept)
-    found = Handle(made.value, (*axes[:axis], made.axes[1], *axes[axis + 1 :]))
-    return Tensor.made(x.recorder, found, (x,))
+    kept = {0: 0, 1: 0, 2: 0} if keeps else {0: 0, 2: 0}
+    made = x.recorder.library_by_groups(
+        name, [x.handle], around(axis), kept, numbers or {}
+    )
+    return Tensor.made(x.recorder, made, (x,))
 
 
 def _placed(what: str, x: Any, dim: Any) -> tuple[Tensor, int]:
@@ -874,15 +832,8 @@ def _at_part(ordered: Tensor, axis: int, part: Any, interpolation: str) -> Any:
 
 
 _SELECTIONS: Mapping[str, Function] = {
-    "cummax": _running("cummax"),
-    "cummin": _running("cummin"),
-    "logcumsumexp": logcumsumexp,
-    "mode": mode,
-    "sort": sort,
-    "argsort": argsort,
-    "topk": topk,
-    "kthvalue": kthvalue,
-    "median": median,
+    **named(argsort, kthvalue, logcumsumexp, median, mode, sort, topk),
+    **named(*map(_running, ("cummax", "cummin"))),
 }
 SELECTIONS: Mapping[str, Function] = {
     **{name: _of_numbers_too(function) for name, function in _SELECTIONS.items()},

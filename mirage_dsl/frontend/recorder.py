@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -711,6 +711,40 @@ class Recorder(ProgramRecord):
         value = self._record(op, values, dims, tuple(sorted(attrs.items())))
         return Handle(value, tuple(axes))
 
+    def library_by_groups(
+        self,
+        name: str,
+        operands: Sequence[Handle],
+        groups: Sequence[slice],
+        kept: Mapping[int, int],
+        numbers: Mapping[str, int],
+        apart: Collection[int] = (),
+    ) -> Handle:
+        """Apply a library operator to which several axes are one; see `library`.
+
+        Args:
+            name: Of the operator.
+            operands: What it is applied to.
+            groups: Which axes are the first one to the operator, and so on.
+            kept: By the place of an axis of the result that is such a group, the number
+                of the operand whose group it is; its axes are several again there.
+            numbers: Its attributes that are integers.
+            apart: Numbers of operands whose axes are as they are.
+        """
+        wholes = [self.spread(x) for x in operands]
+        merged = list(wholes)
+        for at, x in enumerate(wholes):
+            if at not in apart:
+                merged[at] = Handle(x.value, tuple(vars_of(x.axes[g]) for g in groups))
+        given = {key: (int(value),) for key, value in numbers.items()}
+        same = {at: merged[of].axes[at] for at, of in kept.items()}
+        made = self.library(table.OPERATORS[name], merged, given, same)
+        axes: Axes = ()
+        for at, axis in enumerate(made.axes):
+            own = wholes[kept[at]].axes[groups[at]] if at in kept else (axis,)
+            axes = (*axes, *own)
+        return Handle(made.value, axes)
+
     @staticmethod
     def _require_known(op: Operator, x: Handle, kept: Mapping[int, DimVars]) -> None:
         """The shape of a library operator's operand is known.
@@ -1159,6 +1193,11 @@ class SymbolicSize:
 
     def __repr__(self) -> str:
         return "?"
+
+
+def around(axis: int) -> tuple[slice, slice, slice]:
+    """All axes before one, that one, and all behind."""
+    return slice(axis), slice(axis, axis + 1), slice(axis + 1, None)
 
 
 def sizes_of(x: Handle) -> tuple[Any, ...]:

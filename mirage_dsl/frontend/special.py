@@ -21,9 +21,9 @@ from mirage_dsl.frontend.functions import (
     as_operand,
     as_tensor,
     format_of,
+    named,
     recorder_of,
 )
-from mirage_dsl.frontend.program import Handle, vars_of
 from mirage_dsl.frontend.rearranging import broadcast_tensors
 from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.tensor import Tensor
@@ -37,15 +37,22 @@ def _of_one(name: str, **numbers: int) -> Function:
     """A function of each element, which a library operator computes."""
 
     def function(x: Any) -> Any:
-        x = as_floats(as_tensor(name, x))
-        recorder, axes = x.recorder, x.handle.axes
-        flat = Handle(recorder.spread(x.handle).value, (vars_of(axes),))
-        given = {key: (value,) for key, value in numbers.items()}
-        made = recorder.library(OPERATORS[name], [flat], given, {0: flat.axes[0]})
-        return Tensor.made(recorder, Handle(made.value, axes), (x,))
+        return _each(name, as_floats(as_tensor(name, x)), **numbers)
 
     function.__name__ = name
     return function
+
+
+def _each(name: str, *operands: Tensor, **numbers: int) -> Any:
+    """A library operator of all elements, or of each pair of them."""
+    recorder = operands[0].recorder
+    first, *others = (recorder.spread(x.handle) for x in operands)
+    for other in others:
+        for at in range(len(first.axes)):
+            recorder.pair(first, at, other, at)
+    handles = [first, *others]
+    made = recorder.library_by_groups(name, handles, [slice(None)], {0: 0}, numbers)
+    return Tensor.made(recorder, made, operands)
 
 
 def polygamma(n: Any, x: Any) -> Any:
@@ -98,18 +105,6 @@ def _of_two(name: str) -> Function:
     return function
 
 
-def _each(name: str, x: Tensor, other: Tensor) -> Any:
-    """A row of two operands, of each pair of elements."""
-    recorder = x.recorder
-    operands = [recorder.spread(t.handle) for t in (x, other)]
-    axes = operands[0].axes
-    for at in range(len(axes)):
-        recorder.pair(operands[0], at, operands[1], at)
-    flat = [Handle(operand.value, (vars_of(operand.axes),)) for operand in operands]
-    made = recorder.library(OPERATORS[name], flat, {}, {0: flat[0].axes[0]})
-    return Tensor.made(recorder, Handle(made.value, axes), (x, other))
-
-
 gcd = _of_two("gcd")
 
 
@@ -133,16 +128,12 @@ OF_EACH: Mapping[str, Function] = {
     **{name: _of_one(name) for name in SPECIAL},
     **{name: _of_two(name) for name in SPECIAL_OF_TWO},
     **dict.fromkeys(("mvlgamma", "multigammaln"), multigammaln),
-    "entr": entr,
-    "gcd": gcd,
+    **named(entr, gcd, lcm, polygamma, xlog1py),
     "igamma": _of_two("gammainc"),
     "igammac": _of_two("gammaincc"),
-    "lcm": lcm,
     "lgamma": _of_one("gammaln"),
-    "polygamma": polygamma,
     "psi": _of_one("digamma"),
     "special_expit": f.sigmoid,
     "special_xlog1py": xlog1py,
-    "xlog1py": xlog1py,
 }
 """By PyTorch's names."""

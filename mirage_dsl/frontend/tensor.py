@@ -329,7 +329,7 @@ class Attributes:
             return _CONSTANT[name]
         if name in _REFUSED:
             self._refuse(name, _REFUSED[name])
-        known = [n for n in _own_names(type(self)) if not n.startswith("_")]
+        known = [n for n in dir(self) if not n.startswith("_")]
         close = difflib.get_close_matches(name.rstrip("_"), known, n=1, cutoff=LIKENESS)
         hint = f"did you mean .{close[0]}?" if close else "see mirage.functions"
         error = TraceError if hasattr(self.__class__, name) else UnknownAttributeError
@@ -341,7 +341,9 @@ class Attributes:
         return repr(self)
 
     def __dir__(self) -> list[str]:
-        return sorted(_own_names(type(self)))
+        from mirage_dsl.frontend.interop import METHODS
+
+        return sorted(_own_names(type(self)) | METHODS)
 
 
 class _TorchLike(Attributes):
@@ -552,13 +554,17 @@ def divided(name: str) -> BothWays:
     return both_ways(function)
 
 
-def number(what: str, kind: Callable[[Any], Any]) -> Callable[..., Any]:
+def number(
+    what: str,
+    kind: Callable[[Any], Any],
+    advice: str = "compute with the tensor itself",
+) -> Callable[..., Any]:
     """A method that gives Python's number of one element, where that is known."""
 
     def calling(self: Any, *_: Any) -> Any:
         value = _known(self)
         if value is None or value.size != 1:
-            refuse_value(what, "compute with the tensor itself")
+            refuse_value(what, advice)
         return kind(value.item())
 
     return calling
@@ -571,16 +577,6 @@ def _known(x: Any) -> Any:
     return known(x)
 
 
-_AS_NUMBERS = tuple(
-    number("a tensor as a Python number", kind) for kind in (float, int, complex)
-)
-"""Python's conversions; in the class `float` is PyTorch's method."""
-
-
-def _as_it_is(number: Any) -> Any:
-    return number
-
-
 def refuse(what: str, advice: str) -> NoReturn:
     """Refuse what no program has.
 
@@ -588,6 +584,15 @@ def refuse(what: str, advice: str) -> NoReturn:
         UnsupportedError: Always.
     """
     raise UnsupportedError.here(f"{what} cannot be traced; {advice}")
+
+
+def refused(what: str, advice: str) -> Callable[..., NoReturn]:
+    """A function that no program has; see `refuse`."""
+
+    def function(*_: Any, **__: Any) -> NoReturn:
+        refuse(what, advice)
+
+    return function
 
 
 def refuse_value(what: str, advice: str) -> NoReturn:
@@ -603,7 +608,8 @@ def refuse_value(what: str, advice: str) -> NoReturn:
 # It has the operators and methods that NumPy's and PyTorch's users expect, and
 # takes part in both libraries' dispatch, so that their functions trace as well.
 # Methods are thin: what they compute is in `functions`, and recording is the
-# recorder's.
+# recorder's.  Those that are PyTorch's functions of the tensor are found by name, in
+# the table of these (`__getattr__`).
 
 
 class Tensor(Attributes):
@@ -1001,22 +1007,6 @@ class Tensor(Attributes):
 
         return called("the method to", to, self, *args, **kwargs)
 
-    def half(self, memory_format: Any = None) -> Tensor:
-        """As float16."""
-        return self.to("float16", memory_format=memory_format)
-
-    def bfloat16(self, memory_format: Any = None) -> Tensor:
-        """As bfloat16."""
-        return self.to("bfloat16", memory_format=memory_format)
-
-    def float(self, memory_format: Any = None) -> Tensor:
-        """As float32."""
-        return self.to("float32", memory_format=memory_format)
-
-    def bool(self, memory_format: Any = None) -> Tensor:
-        """Where it is not 0."""
-        return self.to("bool", memory_format=memory_format)
-
     def __copy__(self) -> Tensor:
         # PyTorch's copies of an object have its memory, NumPy's their own.
         numpy = self._origin.library == "numpy"
@@ -1025,17 +1015,15 @@ class Tensor(Attributes):
     def __deepcopy__(self, _: object) -> Tensor:
         return self.clone()
 
-    def __bool__(self) -> bool:
-        value = _known(self)
-        if value is None or value.size != 1:
-            refuse_value(
-                "the truth of a tensor",
-                "use where(condition, a, b) instead of if or and",
-            )
-        return bool(value.item())
-
-    __float__, __int__, __complex__ = _AS_NUMBERS
-    item = number("item() of a tensor", _as_it_is)
+    __bool__ = number(
+        "the truth of a tensor",
+        bool,
+        "use where(condition, a, b) instead of if or and",
+    )
+    __float__ = number("a tensor as a Python number", float)
+    __int__ = number("a tensor as a Python number", int)
+    __complex__ = number("a tensor as a Python number", complex)
+    item = number("item() of a tensor", lambda known: known)
 
     def tolist(self) -> Any:
         """Its numbers in lists, where no argument changes them."""
@@ -1138,57 +1126,9 @@ class Tensor(Attributes):
         return f"<traced {shape_text(self.handle)}>"
 
     matmul = method("matmul")
-    exp = method("exp")
-    exp2 = method("exp2")
-    log = method("log")
-    sqrt = method("sqrt")
-    rsqrt = method("rsqrt")
-    square = method("square")
-    reciprocal = method("reciprocal")
-    abs = method("abs")
-    neg = negative = method("neg")
-    relu = method("relu")
-    silu = method("silu")
-    gelu = method("gelu")
-    sigmoid = method("sigmoid")
-    tanh = method("tanh")
-    erf = method("erf")
-    pow = method("pow")
-    add = method("add")
-    sub = subtract = method("sub")
-    mul = multiply = method("mul")
-    true_divide = method("div")
-    maximum = method("maximum")
-    minimum = method("minimum")
-    clamp = clip = method("clamp")
-    masked_fill = method("masked_fill")
-    lt = less = method("less")
-    le = less_equal = method("less_equal")
-    gt = greater = method("greater")
-    ge = greater_equal = method("greater_equal")
-    eq = method("equal")
-    ne = method("not_equal")
-    sum = method("sum")
-    mean = method("mean")
-    prod = method("prod")
-    argmax = method("argmax")
-    argmin = method("argmin")
-    cumsum = method("cumsum")
-    cumprod = method("cumprod")
-    amax = method("amax")
-    amin = method("amin")
     var = spread("var")
     std = spread("std")
     softmax = method("softmax")
-    squeeze = method("squeeze")
-    unsqueeze = expand_dims = method("expand_dims")
-    unflatten = method("unflatten")
-    expand = broadcast_to = method("expand")
-    repeat_interleave = method("repeat_interleave")
-    chunk = method("chunk")
-    split = method("split")
-    unbind = method("unbind")
-    narrow = method("narrow")
     astype = method("astype")
 
 

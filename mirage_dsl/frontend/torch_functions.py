@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations as all_combinations
 from itertools import combinations_with_replacement
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -20,10 +20,17 @@ from mirage_dsl.core.errors import (
 from mirage_dsl.core.types import Scalar, boolean, f32, i64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import is_sequence
+from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.constructors import arange, listed, positions
 from mirage_dsl.frontend.elementary import expm1, log1p
-from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, complement
+from mirage_dsl.frontend.functions import (
+    apply,
+    as_operand,
+    as_tensor,
+    complement,
+    formulas,
+    named,
+)
 from mirage_dsl.frontend.layers import (
     LOSSES,
     multi_head_attention_forward,
@@ -41,18 +48,13 @@ from mirage_dsl.frontend.recorder import (
     normal_axes,
     normal_axis,
 )
-from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor, by_channels
+from mirage_dsl.frontend.tensor import NO_NUMBERS, Tensor, by_channels, refused
 from mirage_dsl.ops.table import OPERATORS
 
 # -- Activations -----------------------------------------------------------------------
 
 SELU_ALPHA = 1.6732632423543772
 SELU_SCALE = 1.0507009873554805
-
-
-def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
-    """The tensor, times a slope where it is negative."""
-    return f.where(f.greater(x, 0), x, x * negative_slope)
 
 
 def elu(x: Any, alpha: float = 1.0) -> Any:
@@ -78,22 +80,7 @@ def rrelu(
             "rrelu while training: kernels have no random numbers; call it with "
             "training=False"
         )
-    return leaky_relu(x, (lower + upper) / 2)
-
-
-def relu6(x: Any) -> Any:
-    """The tensor between 0 and 6."""
-    return f.clamp(x, 0, 6)
-
-
-def hardsigmoid(x: Any) -> Any:
-    """The tensor plus 3 between 0 and 6, over 6."""
-    return f.clamp(x + 3, 0, 6) / 6
-
-
-def hardswish(x: Any) -> Any:
-    """The tensor times its hardsigmoid."""
-    return x * hardsigmoid(x)
+    return ACTIVATIONS["leaky_relu"](x, (lower + upper) / 2)
 
 
 def mish(x: Any) -> Any:
@@ -118,21 +105,6 @@ def glu(x: Any, dim: int = -1) -> Any:
         )
     a, b = f.chunk(x, 2, dim)
     return a * f.sigmoid(b)
-
-
-def log_sigmoid(x: Any) -> Any:
-    """The logarithm of the sigmoid, at any x without overflow."""
-    return f.minimum(x, 0) - log1p(f.exp(-f.abs(x)))
-
-
-def selu(x: Any) -> Any:
-    """The scaled elu whose outputs normalise themselves."""
-    return SELU_SCALE * elu(x, SELU_ALPHA)
-
-
-def celu(x: Any, alpha: float = 1.0) -> Any:
-    """The tensor, and alpha (exp(x / alpha) - 1) where it is negative."""
-    return f.where(f.greater(x, 0), x, alpha * expm1(f.minimum(x, 0) / alpha))
 
 
 def prelu(x: Any, weight: Any) -> Any:
@@ -173,21 +145,6 @@ def threshold(x: Any, threshold: float, value: float) -> Any:
     return f.where(f.less_equal(x, threshold), value, x)
 
 
-def softsign(x: Any) -> Any:
-    """The tensor over one plus its absolute value."""
-    return x / (1 + f.abs(x))
-
-
-def tanhshrink(x: Any) -> Any:
-    """The tensor less its tanh."""
-    return x - f.tanh(x)
-
-
-def hardshrink(x: Any, lambd: float = 0.5) -> Any:
-    """The tensor, and 0 where it is that close to 0."""
-    return f.where(f.less_equal(f.abs(x), lambd), 0, x)
-
-
 def softshrink(x: Any, lambd: float = 0.5) -> Any:
     """The tensor moved towards 0 by so much, at most to 0.
 
@@ -201,26 +158,24 @@ def softshrink(x: Any, lambd: float = 0.5) -> Any:
     return x - f.clamp(x, -lambd, lambd)
 
 
-ACTIVATIONS = {
-    "celu": celu,
-    "elu": elu,
-    "glu": glu,
-    "hardshrink": hardshrink,
-    "hardsigmoid": hardsigmoid,
-    "hardswish": hardswish,
-    "hardtanh": hardtanh,
-    "leaky_relu": leaky_relu,
-    "log_sigmoid": log_sigmoid,
-    "mish": mish,
-    "prelu": prelu,
-    "relu6": relu6,
-    "rrelu": rrelu,
-    "selu": selu,
-    "softplus": softplus,
-    "softshrink": softshrink,
-    "softsign": softsign,
-    "tanhshrink": tanhshrink,
-    "threshold": threshold,
+ACTIVATIONS: Mapping[str, Function] = {
+    **formulas(
+        celu=lambda x, alpha=1.0: f.where(
+            f.greater(x, 0), x, alpha * expm1(f.minimum(x, 0) / alpha)
+        ),
+        hardshrink=lambda x, lambd=0.5: f.where(f.less_equal(f.abs(x), lambd), 0, x),
+        hardsigmoid=lambda x: f.clamp(x + 3, 0, 6) / 6,
+        hardswish=lambda x: x * (f.clamp(x + 3, 0, 6) / 6),
+        leaky_relu=lambda x, negative_slope=0.01: f.where(
+            f.greater(x, 0), x, x * negative_slope
+        ),
+        log_sigmoid=lambda x: f.minimum(x, 0) - log1p(f.exp(-f.abs(x))),
+        relu6=lambda x: f.clamp(x, 0, 6),
+        selu=lambda x: SELU_SCALE * elu(x, SELU_ALPHA),
+        softsign=lambda x: x / (1 + f.abs(x)),
+        tanhshrink=lambda x: x - f.tanh(x),
+    ),
+    **named(elu, glu, hardtanh, mish, prelu, rrelu, softplus, softshrink, threshold),
 }
 """By PyTorch's names."""
 
@@ -230,25 +185,23 @@ ACTIVATIONS = {
 # tensor.
 
 
-def softmax_arguments(x: Any, dim: Any, third: Any, dtype: Any) -> tuple[int, Any]:
-    """The axis, and the dtype to compute in.
+def _of_rows(formula: Callable[[Any, int], Any]) -> Function:
+    """A function along an axis as `softmax`, with PyTorch's arguments.
 
-    Args:
-        x: The tensor.
-        dim: PyTorch chooses the axis where it is None.
-        third: What stands third: in `torch` a dtype, in `torch.nn.functional` a level
-            of the call stack, which is a number.
-        dtype: As a keyword.
+    PyTorch chooses the axis where it is None.  What stands third is in `torch` a dtype
+    to compute in, and in `torch.nn.functional` a level of the call stack.
     """
-    if dim is None:
-        dim = 0 if x.ndim in (0, 1, 3) else 1
-    return dim, third if dtype is None and not isinstance(third, int) else dtype
+
+    def function(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
+        axis = (0 if x.ndim in (0, 1, 3) else 1) if dim is None else dim
+        wanted = third if dtype is None and not isinstance(third, int) else dtype
+        return formula(x if wanted is None else f.to(x, wanted), axis)
+
+    return function
 
 
-def log_softmax(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
+def _log_softmax(x: Any, axis: int) -> Any:
     """The logarithm of `softmax`."""
-    axis, dtype = softmax_arguments(x, dim, third, dtype)
-    x = x if dtype is None else f.to(x, dtype)
     shifted = x - f.max(x, axis, keepdims=True)
     return shifted - f.log(f.sum(f.exp(shifted), axis, keepdims=True))
 
@@ -262,40 +215,6 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     return found if keepdim else f.squeeze(found, normal_axes(dim, x.ndim, "it"))
 
 
-def vector_norm(
-    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Any:
-    """A norm of a tensor's elements, of any order."""
-    x = x if dtype is None else f.to(x, dtype)
-    return c.vector_norm(x, ord, dim, keepdim)
-
-
-def linalg_norm(
-    x: Any,
-    ord: Any = None,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
-) -> Any:
-    """A norm of vectors, or of matrices where there are two axes and an order."""
-    x = x if dtype is None else f.to(x, dtype)
-    return norm_of("torch.linalg.norm", x, ord, dim, keepdim)
-
-
-def matrix_norm(
-    x: Any,
-    ord: Any = "fro",
-    dim: Any = (-2, -1),
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
-) -> Any:
-    """A norm of matrices."""
-    x = x if dtype is None else f.to(x, dtype)
-    return norm_of("torch.linalg.matrix_norm", x, ord, dim, keepdim)
-
-
 def norm(
     x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
@@ -305,12 +224,12 @@ def norm(
         axes = (-2, -1) if dim is None else dim
         return norm_of("torch.norm", x, p, axes, keepdim)
     order = 2 if p in ("fro", None) else p
-    return vector_norm(x, order, dim, keepdim, dtype=dtype)
+    return c.vector_norm(x, order, dim, keepdim, dtype=dtype)
 
 
 def normalize(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
     """The tensor over its norm along an axis, which counts as eps at least."""
-    return x / f.maximum(vector_norm(x, p, dim, keepdim=True), eps)
+    return x / f.maximum(c.vector_norm(x, p, dim, keepdim=True), eps)
 
 
 def var(
@@ -358,12 +277,6 @@ def aminmax(x: Any, *, dim: Any = None, keepdim: bool = False) -> MinMax:
     return MinMax(f.min(x, dim, keepdim), f.max(x, dim, keepdim))
 
 
-def softmin(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
-    """The softmax of minus the tensor."""
-    axis, dtype = softmax_arguments(x, dim, third, dtype)
-    return c.softmax(-x, axis, dtype=dtype)
-
-
 def addcmul(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
     """The tensor plus value times a times b."""
     return x + (a * b if value == 1 else a * b * value)
@@ -392,34 +305,10 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     return x
 
 
-def clamp_min(x: Any, min: Any) -> Any:
-    """The tensor limited from below."""
-    return f.clamp(x, min=min)
-
-
-def clamp_max(x: Any, max: Any) -> Any:
-    """The tensor limited from above."""
-    return f.clamp(x, max=max)
-
-
-def expand_as(x: Any, other: Any) -> Any:
-    """The tensor expanded to the shape of another one."""
-    return f.expand(x, *other.shape)
-
-
 def select(x: Any, dim: int, index: int) -> Any:
     """One slice along an axis, without it."""
     at = normal_axis(dim, x.ndim, "select")
     return x[(slice(None),) * at + (index,)]
-
-
-def _asked(name: str) -> Any:
-    """A question of a tensor, as a function."""
-
-    def asking(x: Any) -> Any:
-        return getattr(x, name)()
-
-    return asking
 
 
 def result_type(a: Any, b: Any) -> Any:
@@ -499,11 +388,6 @@ def new_tensor(x: Any, data: Any, dtype: Any = None, **options: Any) -> Any:
     return filled(x, (), data, dtype, **_without_place(options))
 
 
-def fill(x: Any, value: Any) -> Any:
-    """The same, as PyTorch's copy of a tensor that is filled."""
-    return full_like(x, value)
-
-
 def full_like(x: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
     """A tensor of the same shape that holds one number, in the same order of axes."""
     found = filled(x, x.shape, fill_value, dtype, **_without_place(options))
@@ -522,11 +406,6 @@ FILLED = {
 """By the names that PyTorch and NumPy share."""
 
 
-def type_as(x: Any, other: Any) -> Any:
-    """The tensor in the dtype of another one."""
-    return f.to(x, other)
-
-
 def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
     """Weights of a direction and a length for each index of an axis; of all for -1."""
     axes = [axis for axis in range(v.ndim) if axis != dim or dim == -1]
@@ -538,7 +417,10 @@ _QUESTIONS = (
     "ndimension nelement numel"
 )
 
-_DROPOUTS = "alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout"
+_DROPOUTS = (
+    "alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout "
+    "feature_dropout"
+)
 # -- Labels ----------------------------------------------------------------------------
 
 
@@ -750,7 +632,7 @@ def cross_entropy(
     if input.ndim == 1:
         given = (weight, ignore_index, reduction, label_smoothing)
         return _of_one_row(cross_entropy, input, target, given)
-    found = log_softmax(input, 1)
+    found = _log_softmax(input, 1)
     if not target.handle.value.dtype.is_integer:
         return _of_probabilities(found, target, weight, reduction, label_smoothing)
     return _of_labels(found, target, weight, ignore_index, reduction, label_smoothing)
@@ -852,54 +734,6 @@ def multi_margin_loss(
     return of_rows("multi_margin_loss", found, reduction, single=single)
 
 
-FUNCTIONS = {
-    "cross_entropy": cross_entropy,
-    "embedding": embedding,
-    "embedding_bag": embedding_bag,
-    "fill": fill,
-    "multi_margin_loss": multi_margin_loss,
-    "nll_loss": nll_loss,
-    **ACTIVATIONS,
-    **FILLED,
-    **LOSSES,
-    "new_empty": _new(0),
-    "new_full": new_full,
-    "new_ones": _new(1),
-    "new_tensor": new_tensor,
-    "new_zeros": _new(0),
-    **{name: _asked(name) for name in _QUESTIONS.split()},
-    "addcdiv": addcdiv,
-    "addcmul": addcmul,
-    "aminmax": aminmax,
-    "clamp_max": clamp_max,
-    "clamp_min": clamp_min,
-    **dict.fromkeys(_DROPOUTS.split(), dropout),
-    "feature_dropout": dropout,
-    "expand_as": expand_as,
-    "lerp": lerp,
-    "linalg_matrix_norm": matrix_norm,
-    "linalg_norm": linalg_norm,
-    "linalg_vector_norm": vector_norm,
-    "log_softmax": log_softmax,
-    "logsumexp": logsumexp,
-    "multi_head_attention_forward": multi_head_attention_forward,
-    "norm": norm,
-    "normalize": normalize,
-    "result_type": result_type,
-    "scaled_mm": scaled_mm,
-    "select": select,
-    "softmin": softmin,
-    "std": std,
-    "std_mean": _with_mean(std),
-    "type_as": type_as,
-    "var": var,
-    "var_mean": _with_mean(var),
-    "vdot": f.matmul,
-    "weight_norm": weight_norm,
-}
-"""By PyTorch's names."""
-
-
 # -- Comparisons -----------------------------------------------------------------------
 
 
@@ -913,7 +747,7 @@ def isclose(
         UnsupportedError: NaN is to be close to NaN, or a tolerance is below 0.
     """
     x, y = as_tensor("isclose", x), as_tensor("isclose", y)
-    _check_alike("isclose", x, y)
+    f.require_one_dtype("isclose", x, y)
     if x.handle.value.dtype == boolean:
         raise DTypeError.here("isclose of truth values; compare with ==")
     if equal_nan:
@@ -928,15 +762,6 @@ def isclose(
     # Of an infinite difference and an infinite tolerance there is no difference.
     near = f.less_equal(apart - (atol + f.abs(y * float(rtol))), 0)
     return near if f.is_whole(x) else f.bitwise_or(f.equal(x, y), near)
-
-
-def _check_alike(what: str, x: Tensor, y: Tensor) -> None:
-    dtypes = x.handle.value.dtype, y.handle.value.dtype
-    if dtypes[0] != dtypes[1]:
-        raise DTypeError.here(
-            f"{what} of {dtypes[0]} and {dtypes[1]}: PyTorch takes one dtype there; "
-            "convert one of them"
-        )
 
 
 def isin(
@@ -1027,24 +852,6 @@ def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     return f.to(f.sum(f.equal(f.expand_dims(part, -1), at), 0), x)
 
 
-OF_UNKNOWN_SHAPE = {
-    "bincount": "F.one_hot(x, n).sum(0), or torch.zeros(n).index_add(0, x, weights)",
-    "unique": "compute with all elements, and sort() them where neighbours matter",
-    "unique_consecutive": "compare x[1:] with x[:-1], and keep all elements",
-}
-"""Functions whose result has as many elements as the data say, and what to do."""
-
-
-def _of_unknown_shape(name: str, advice: str) -> Callable[..., Any]:
-    def refused(*_: Any, **__: Any) -> NoReturn:
-        raise UnsupportedError.here(
-            f"{name}, of which the number of results depends on the data: a program's "
-            f"shapes are known while it is traced; use {advice}"
-        )
-
-    return refused
-
-
 def count_nonzero(x: Any, dim: Any = None) -> Any:
     """How many elements are not 0, of all or along axes."""
     return f.sum(f.not_equal(as_tensor("count_nonzero", x), 0), dim)
@@ -1063,7 +870,7 @@ def cdist(
     """
     del compute_mode
     x, y = as_tensor("cdist", x1), as_tensor("cdist", x2)
-    _check_alike("cdist", x, y)
+    f.require_one_dtype("cdist", x, y)
     if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-1] or p < 0:
         raise ShapeError.here(
             f"cdist of {tuple(x.shape)} and {tuple(y.shape)} with p={p}; expected rows "
@@ -1221,7 +1028,7 @@ def pdist(input: Any, p: float = 2.0) -> Any:
             "more"
         )
     rows, columns = _pairs(input, 2, replacement=False)
-    return vector_norm(input[rows] - input[columns], p, -1)
+    return c.vector_norm(input[rows] - input[columns], p, -1)
 
 
 def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
@@ -1328,29 +1135,51 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     return tuple(reversed(found))
 
 
-MEASURES: Mapping[str, Callable[..., Any]] = {
-    "angle": angle,
-    "bucketize": bucketize,
-    "cdist": cdist,
-    "combinations": combinations,
-    "corrcoef": corrcoef,
-    "count_nonzero": count_nonzero,
-    "cov": cov,
-    "cumulative_trapezoid": cumulative_trapezoid,
-    "dist": dist,
-    "gradient": gradient,
-    "histc": histc,
-    "isclose": isclose,
-    "isin": isin,
+OF_UNKNOWN_SHAPE = {
+    "bincount": "use F.one_hot(x, n).sum(0), or zeros(n).index_add(0, x, weights)",
+    "unique": "compute with all elements, and sort() them where neighbours matter",
+    "unique_consecutive": "compare x[1:] with x[:-1], and keep all elements",
+}
+"""Functions whose result has as many elements as the data say, and what to do."""
+
+FUNCTIONS: Mapping[str, Function] = {
+    **ACTIVATIONS,
+    **FILLED,
+    **LOSSES,
+    **formulas(
+        clamp_max=lambda x, max: f.clamp(x, max=max),
+        clamp_min=lambda x, min: f.clamp(x, min=min),
+        expand_as=lambda x, other: f.expand(x, *other.shape),
+        fill=lambda x, value: full_like(x, value),
+        type_as=lambda x, other: f.to(x, other),
+    ),
+    **named(cross_entropy, embedding, embedding_bag, multi_margin_loss, nll_loss),
+    **named(new_full, new_tensor, result_type, select, scaled_mm),
+    **named(addcdiv, addcmul, aminmax, lerp, logsumexp),
+    **named(norm, normalize, std, var, weight_norm, multi_head_attention_forward),
+    "log_softmax": _of_rows(_log_softmax),
+    "softmax": _of_rows(c.softmax),
+    "softmin": _of_rows(lambda x, axis: c.softmax(-x, axis)),
+    "new_empty": _new(0),
+    "new_ones": _new(1),
+    "new_zeros": _new(0),
+    **{name: getattr(Tensor, name) for name in _QUESTIONS.split()},
+    **dict.fromkeys(_DROPOUTS.split(), dropout),
+    "std_mean": _with_mean(std),
+    "var_mean": _with_mean(var),
+    "vdot": f.matmul,
+    **named(angle, bucketize, histc, isclose, isin, searchsorted, unravel_index),
+    **named(combinations, corrcoef, count_nonzero, cov, sum_to_size, vander),
+    **named(cdist, dist, pdist, renorm),
+    **named(cumulative_trapezoid, gradient, trapezoid),
     "linalg_vander": _rows_of_powers,
-    "pdist": pdist,
-    "renorm": renorm,
-    "searchsorted": searchsorted,
-    "sum_to_size": sum_to_size,
-    "trapezoid": trapezoid,
     "trapz": trapezoid,
-    "unravel_index": unravel_index,
-    "vander": vander,
-    **{n: _of_unknown_shape(n, advice) for n, advice in OF_UNKNOWN_SHAPE.items()},
+    **{
+        name: refused(
+            f"{name}, of which the number of results depends on the data,",
+            f"a program's shapes are known while it is traced: {advice}",
+        )
+        for name, advice in OF_UNKNOWN_SHAPE.items()
+    },
 }
 """By PyTorch's names."""

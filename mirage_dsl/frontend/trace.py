@@ -43,7 +43,7 @@ from mirage_dsl.frontend.arguments import (
 )
 from mirage_dsl.frontend.complex_numbers import Complex, view_as_complex
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
-from mirage_dsl.frontend.drawn import Drawn
+from mirage_dsl.frontend.drawn import DRAWN, Unread
 from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.operators import operator_of
@@ -254,7 +254,7 @@ def _mode() -> type[Any]:
         ) -> Any:
             make, told = found.get(_of_operator(func)), kwargs or {}
             if make is None and not types and _draws(func):
-                return Drawn()
+                return Unread(DRAWN)
             if make is None:
                 return func(*args, **told, **kept_back(func, args, told))
             if told.get("out") is not None:

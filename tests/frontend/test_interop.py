@@ -341,6 +341,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "squeeze": lambda a: np.squeeze(np.expand_dims(a, 0), 0),
     "var": lambda a: np.var(a, axis=0) + np.std(a, axis=0),
     "norm": lambda a: np.linalg.norm(a, axis=-1),
+    "norm of an order": lambda a: np.linalg.norm(a, ord=1, axis=0, keepdims=True),
     "einsum": lambda a: np.einsum("ij,kj->ik", a, a),
     "scalar types": lambda a: np.float32(2) * a / np.sqrt(8) + np.float64(1),
 }
