@@ -232,29 +232,47 @@ Strides = Sequence[str | int | Gapped]
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A form of a module, for tensors that lie so.
+
+    Attributes:
+        wide: Offsets have 64 bits even where the extents do not call for them, as for
+            inputs whose strides reach far.
+        pointers: Pointers take the place of tensor descriptors, as for inputs whose
+            strides or addresses these cannot express.
+        out: The caller gives tensors for the outputs too, of any strides.
+        dense: Inputs and outputs that have no gaps between their elements: strides
+            that follow from symbolic extents are computed and not compiled in.
+        gapped: Flat values that have gaps between the axes that are one for kernels.
+        over: Results of kernels that are stored where what they read lies, each with
+            that: elements that stay are neither read nor stored.
+        apart: Values of which no two elements are loaded as one word, since they do not
+            lie as words do.
+    """
+
+    wide: bool = False
+    pointers: bool = False
+    out: bool = False
+    dense: Collection[str] = frozenset()
+    gapped: Collection[str] = frozenset()
+    over: Collection[tuple[str, str]] = frozenset()
+    apart: Collection[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Surroundings(tp.Outer):
     """What printing a block needs to know of its kernel graph.
 
     Attributes:
         given: The caller gives tensors for the outputs; the values that kernels store
             there at once, each with the number of its output.
-        wide: Offsets need 64 bits.
-        dense: Tensors of the caller that lie in memory as their types say, without
-            gaps.
         flat: Values that lie in other tensors of the caller.
-        gapped: Those of them whose axes have gaps between them there.
-        over: Results of kernels that are stored where what they read lies, each with
-            that.
-        apart: Values of which no two elements are loaded as one word.
+        variant: What else is known of tensors.
     """
 
     given: Mapping[str, int] | None
-    wide: bool
-    dense: Collection[str]
     flat: FlatValues
-    gapped: Collection[str]
-    over: Mapping[str, str]
-    apart: Collection[str]
+    variant: Variant
 
     def whole(self, value: str) -> str:
         """The tensor in which a value lies; itself, if it lies in no other."""
@@ -427,7 +445,7 @@ class Signature:
             return tuple(outer[a] for a in place.axes)
         packed = self._row_major(source)
         whole, without_gaps = self.around.whole(source), self.around.packed
-        if {source, whole} & without_gaps or whole in self.around.dense:
+        if {source, whole} & without_gaps or whole in self.around.variant.dense:
             return packed
         flat = self.around.flat.within.get(source)
         found: list[str | int | Gapped] = []
@@ -435,7 +453,7 @@ class Signature:
             group = [axis] if flat is None else list(flat.groups[axis])
             if all(self._extents.get(d.name) == 1 for d in dims):
                 found.append(0)
-            elif source in self.around.gapped and len(group) > 1:
+            elif source in self.around.variant.gapped and len(group) > 1:
                 found.append(self._gapped(whole, group))
             else:
                 value = packed[axis] if isinstance(packed[axis], int) else None
@@ -469,7 +487,7 @@ class Signature:
         if outer is not None:
             return self._is_strided(outer)
         given = self.around.given or ()
-        return place.whole in given and place.whole not in self.around.dense
+        return place.whole in given and place.whole not in self.around.variant.dense
 
     def _row_major(self, source: str) -> tuple[str | int, ...]:
         """Strides of the packed tensor, in the order of axes that its layout says."""
@@ -1417,21 +1435,21 @@ class _Printer:
             pieces,
             self._writer,
             signature.size,
-            wide=around.wide,
+            wide=around.variant.wide,
         )
         tiles = self._tiles = TileCode(self._writer, pieces, places.mask)
         self._memory = Memory(
-            places, tiles, around.extents, signature.size, wide=around.wide
+            places, tiles, around.extents, signature.size, wide=around.variant.wide
         )
         self._words = {
             load: dim
             for load, dim in words(program).items()
-            if self._loads[load].source not in around.apart
+            if self._loads[load].source not in around.variant.apart
         }
         self._packed = packed(program, lambda d: pieces[d].width, self._words)
         self._runs = runs(program, lambda d: not pieces[d].loose)
         self._dealt: Mapping[str, Dealt] = self._deals() if self._words else {}
-        self._changes = changes(program, around.over)
+        self._changes = changes(program, dict(around.variant.over))
         # Stores of parts read values that their statements do not name.
         self._held = NONE_HELD if self._changes.stores else held_over(program)
         self._variables: dict[str, Variable] = {}
@@ -1798,7 +1816,7 @@ class _Printer:
         _, strides = self._signature.access(self._key(load))
         step = self._memory.stride(load.at, strides, along.dim)
         if along.known != "no":
-            wide = ".to(tl.int64)" if self._around.wide else ""
+            wide = ".to(tl.int64)" if self._around.variant.wide else ""
             at = f"{index.name}{subscript(index.axes, order)}{wide}"
             return times(at, step), self._under(along, order)
         size = self._memory.size(along.dim)
