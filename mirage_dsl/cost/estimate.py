@@ -26,7 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.hardware import SECTOR, WARP, Hardware
+from mirage_dsl.core.hardware import (
+    FULL_PRECISION_SHARE,
+    SECTOR,
+    TF32_RATE,
+    WARP,
+    Hardware,
+)
 from mirage_dsl.core.types import AxisNames, DType, TensorType, Types, f32
 from mirage_dsl.cost.facts import Column, Rows, as_column, facts_as_searched
 from mirage_dsl.cost.footprint import (
@@ -191,7 +197,7 @@ def traffic(
     return Traffic(seconds, pace, waiting, dram, through, held)
 
 
-def norm(power: float, *terms: Numbers) -> Numbers:
+def norm(power: float | Numbers, *terms: Numbers) -> Numbers:
     """The p-norm of a few times: near the largest, if the others are much smaller."""
     total = sum((t**power for t in terms), start=np.zeros_like(terms[0]))
     return total ** (1.0 / power)
@@ -222,7 +228,7 @@ def _reads(
     hardware = footprint.hardware
     loads, rounds = footprint.facts.tables.loads, footprint.iterations
     own = loads.looped[:, 0]
-    copies = footprint.stage_buffers
+    copies = footprint.buffers
     source = loads.source
     tile = footprint.elements(loads.dims) * loads.itemsize
     asked = loaded(footprint) * footprint.readers
@@ -306,7 +312,7 @@ def loaded(footprint: Footprint) -> Numbers:
     What lanes of a tile read of one element is read once.
     """
     loads = footprint.facts.tables.loads
-    first, second = footprint.stage_buffers
+    first, second = footprint.buffers
     count = np.ones((len(loads.own), len(footprint.points)))
     copies = (first > 0) + 1.0 * (second > 0)
     count[loads.looped[:, 0]] = footprint.iterations * copies
@@ -519,9 +525,6 @@ Measured on an H100: 0.3 µs for 16 x 128 elements and 4 warps, 0.8 for twice th
 COLUMNS = 8
 """Columns of the smallest matrix product."""
 
-TF32_RATE = 0.5
-"""Rate of f32 products that round to TF32, as a share of that of f16."""
-
 PICKED, PICKED_AHEAD = 12.0, 30.0
 """Operations of a lane for each element of windows that products read: in a loop
 without stages, and where elements are copied ahead, one by one.
@@ -539,14 +542,9 @@ lane for each element that is picked from there, one by one.
 halves of them, 4096 by 4096: 23.5 µs at best, 6.7 without looking anything up.
 """
 
-_FULL_PRECISION_SHARE = 0.15625
 TURNED_SHARE = 0.2
-"""Share of the f32 rate that products of f32 reach with two results a thread, since
-factors are read from shared memory; and what of it transposed products reach.
-
-Measured on an H200: 18 µs with tiles of 16 x 32 and 256 threads, 26 with 16 x 16, 90
-to 170 transposed.
-"""
+"""What transposed products of f32 reach of `FULL_PRECISION_SHARE`.  [M] H200: 90 to 170
+µs where others take 18 to 26."""
 
 
 @dataclass(frozen=True)
@@ -586,7 +584,7 @@ def block_cost(
     moved = traffic(footprint, inside, resident)
     arithmetic, tensor_flops, flops = _arithmetic(footprint, resident)
     busy = _overlapped(moved.seconds, arithmetic, footprint, resident)
-    busy = (busy**PACE_NORM + moved.pace**PACE_NORM) ** (1.0 / PACE_NORM)
+    busy = norm(PACE_NORM, busy, moved.pace)
     waves = np.ceil(footprint.blocks / (hardware.sms * resident))
     busy = busy + waves * moved.waiting
     return BatchCost(
@@ -621,7 +619,7 @@ def _overlapped(
     hardware = footprint.hardware
     together = np.minimum(resident, footprint.blocks / hardware.sms)
     power = np.where(footprint.ahead, OVERLAP_NORM, np.clip(together, 1.0, SHARED_NORM))
-    return (memory**power + arithmetic**power) ** (1.0 / power)
+    return norm(power, memory, arithmetic)
 
 
 def _arithmetic(
@@ -660,7 +658,7 @@ def _arithmetic(
         exchanges = 0.0
     scalar = work / lanes + steps
     power = np.where(together > 1, SHARED_NORM, 1.0)
-    one = (products**power + scalar**power) ** (1.0 / power) + exchanges
+    one = norm(power, products, scalar) + exchanges
     return one * np.ceil(blocks / hardware.sms), tensor_flops, flops
 
 
@@ -752,7 +750,7 @@ def _product_times(footprint: Footprint, readers: Numbers) -> tuple[Numbers, Num
     seconds = np.maximum(np.maximum(work / rate, chain), reading)
     if own.exact.any():
         results = rows * columns / (footprint.block_warps * WARP)
-        rate = _FULL_PRECISION_SHARE * hardware.f32_matmul_rate / hardware.sms
+        rate = FULL_PRECISION_SHARE * hardware.f32_matmul_rate / hardware.sms
         rate = rate * np.sqrt(np.minimum(results / 2, 1.0))
         turned = footprint.facts.program.schedule.swap_operands
         slow = work / (TURNED_SHARE if turned else 1.0) / rate
@@ -1480,7 +1478,7 @@ def _exact_share(node: ir.Apply, types: Types, extents: Extents) -> float:
     result = size_of(types[node.result].names, extents)
     sides = (set(types[node.result].names) - set(types[v].names) for v in node.values)
     least = min(result / size_of(tuple(side), extents) for side in sides)
-    return 1.0 if least >= LIBRARY_TILE else _FULL_PRECISION_SHARE
+    return 1.0 if least >= LIBRARY_TILE else FULL_PRECISION_SHARE
 
 
 def _joining(

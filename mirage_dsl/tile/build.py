@@ -726,9 +726,7 @@ def deferrable(block: ir.BlockGraph) -> dict[str, ir.Apply]:
 
 def is_worth_a_tile(summed: ir.Apply, given: Suited[Any], sizes: tp.Sizes) -> tp.Number:
     """Whether there are registers for a tile of what is summed over the loop."""
-    lanes: tp.Number = 1
-    for dim in given.types[summed.values[0]].dims:
-        lanes = tp.fold("mul", lanes, sizes.lanes(dim))
+    lanes = tp.product(map(sizes.lanes, given.types[summed.values[0]].dims))
     return tp.fold("ge", tp.fold("mul", MOST_LANES * WARP, sizes.warps), lanes)
 
 
@@ -979,10 +977,7 @@ class Layout:
 
     def lanes(self, axes: tp.Order) -> tp.Number:
         """How many lanes some axes have together."""
-        found: tp.Number = 1
-        for dim in axes:
-            found = tp.fold("mul", found, self._sizes.lanes(dim))
-        return found
+        return tp.product(map(self._sizes.lanes, axes))
 
     def _wish(self, value: str, order: Sequence[Dim], *, strong: bool) -> None:
         """Note a wish; dims that `order` lacks come last.

@@ -76,7 +76,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Literal
 
 from mirage_dsl.core.types import Axis, Dim, Scalar, f16, f32, i8, i32, u8
@@ -705,7 +705,7 @@ def _dealt(
 def _fits(load: Dealt, itemsize: int) -> tp.Number:
     """Whether threads have whole words, and warps whole parts and rows."""
     (over, *inner) = load.run
-    each = reduce(lambda n, d: tp.fold("mul", n, tp.lanes(d)), inner, itemsize)
+    each = tp.product((itemsize, *map(tp.lanes, inner)))
     conditions: list[tp.Number] = [
         tp.fold("ge", tp.lanes(over), DEALT_WORDS),
         tp.fold("ge", tp.lanes(load.batch), tp.WARPS),

@@ -102,8 +102,8 @@ class Formula:
             `OPERATIONS`.
         args: What it is applied to.
 
-    Formulas are made by the functions below and by `+ - * // >= > & | ~`,
-    which fold what is known.  `==` compares formulas, not what they stand for.
+    Formulas are made by the functions below, which fold what is known.  `==` compares
+    formulas, not what they stand for.
     """
 
     op: str
@@ -142,38 +142,6 @@ class Formula:
         return row.text.format(
             *(_within(a, row.binding, first=at == 0) for at, a in enumerate(self.args))
         )
-
-    def __add__(self, other: Number) -> Number:
-        return fold("add", self, other)
-
-    def __sub__(self, other: Number) -> Number:
-        return fold("sub", self, other)
-
-    def __mul__(self, other: Number) -> Number:
-        return fold("mul", self, other)
-
-    def __floordiv__(self, other: Number) -> Number:
-        return fold("div", self, other)
-
-    def __ge__(self, other: Number) -> Number:
-        return fold("ge", self, other)
-
-    def __gt__(self, other: Number) -> Number:
-        return fold("gt", self, other)
-
-    def __and__(self, other: Number) -> Number:
-        return fold("and", self, other)
-
-    def __or__(self, other: Number) -> Number:
-        return fold("or", self, other)
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-    __rand__ = __and__
-    __ror__ = __or__
-
-    def __invert__(self) -> Number:
-        return opposite(self)
 
 
 Number = Formula | int | bool
@@ -325,6 +293,11 @@ def all_of(conditions: Iterable[Number]) -> Number:
 def any_of(conditions: Iterable[Number]) -> Number:
     """Whether one of some conditions holds."""
     return reduce(lambda a, b: fold("or", a, b), conditions, False)
+
+
+def product(factors: Iterable[Number]) -> Number:
+    """The product of some numbers."""
+    return reduce(lambda a, b: fold("mul", a, b), factors, 1)
 
 
 def either(condition: Number, yes: Number, no: Number) -> Number:
@@ -1759,10 +1732,11 @@ def lanes_at(
     """Lanes of each piece, as `Pieces` has them at each of these sizes."""
     found = next_powers(elements)
     place = {d: at for at, d in enumerate(program.pieces)}
-    for name, excess in _excesses(program, grid):
-        for dim, at in place.items():
-            if dim.grid and dim.name == name:
-                found[at] = np.where(excess, np.maximum(found[at], 2), found[at])
+    excesses = excesses_at(program, grid)
+    for dim, at in place.items():
+        if dim.grid and dim.name in excesses:
+            wider = np.maximum(found[at], 2)
+            found[at] = np.where(excesses[dim.name], wider, found[at])
     done: set[tuple[int, ...]] = set()
     for sides in program.sides:
         rows, columns, over = ([place[d] for d in side] for side in sides)
@@ -1791,19 +1765,25 @@ def _widen_at(
         lanes[dim] *= np.where(widest == at, missing, 1.0)
 
 
-def _excesses(
+def excesses_at(
     program: TileProgram, grid: Mapping[str, Numbers]
-) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Splits on whose axis there may be more blocks than they have parts, and where."""
+) -> dict[str, NDArray[np.bool_]]:
+    """Of dims that share an axis of the grid, where it has more blocks than parts."""
+    found: dict[str, NDArray[np.bool_]] = {}
     for axis in ir.grid_axes(program.grid):
         if len(axis) > 1:
-            extents = (program.extents[s.dim] or 1 for s in axis)
-            parts = [
-                np.ceil(e / grid[s.dim]) for e, s in zip(extents, axis, strict=True)
-            ]
-            most = np.maximum.reduce(parts)
-            for split, own in zip(axis, parts, strict=True):
-                yield split.dim, own < most
+            parts = parts_at(program, axis, grid)
+            most = np.maximum.reduce(list(parts.values()))
+            found.update((name, own < most) for name, own in parts.items())
+    return found
+
+
+def parts_at(
+    program: TileProgram, axis: Iterable[ir.Split], grid: Mapping[str, Numbers]
+) -> dict[str, Numbers]:
+    """How many parts there are of each dim that is split along an axis of the grid."""
+    extents = {s.dim: program.extents.get(s.dim) or 1 for s in axis}
+    return {name: np.ceil(e / grid[name]) for name, e in extents.items()}
 
 
 def next_powers(sizes: Numbers) -> Numbers:
