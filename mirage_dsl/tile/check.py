@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_dsl.core.errors import CheckError
@@ -69,10 +69,11 @@ class _View:
 
     program: tp.TileProgram
     made: AbstractSet[str] | None
-    tiles: Mapping[str, tp.Tile] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.tiles = tp.tiles_of(self.program)
+    @property
+    def tiles(self) -> Mapping[str, tp.Tile]:
+        """The types of its values."""
+        return self.program.tiles
 
     @cached_property
     def statements(self) -> tuple[tuple[tp.Statement, bool], ...]:
@@ -83,15 +84,6 @@ class _View:
     def carried(self) -> Mapping[str, tp.Start]:
         """What the loop carries."""
         return {s.result: s for s, _ in self.statements if isinstance(s, tp.Start)}
-
-    @cached_property
-    def users(self) -> Mapping[str, list[tp.Statement]]:
-        """The statements that read each value."""
-        found: dict[str, list[tp.Statement]] = {}
-        for statement, _ in self.statements:
-            for name in tp.reads(statement):
-                found.setdefault(name, []).append(statement)
-        return found
 
     @cached_property
     def pieces(self) -> tp.Pieces | None:
@@ -155,8 +147,7 @@ def made_once(view: _View) -> Iterator[Problem]:
 
 def iterations_stay_inside(view: _View) -> Iterator[Problem]:
     """What an iteration makes is read in it; behind the loop only what is carried."""
-    inside = {n for s, in_loop in view.statements if in_loop for n in tp.makes(s)}
-    inside -= view.carried.keys()
+    inside = view.program.inside - view.carried.keys()
     made: set[str] = set()
     for statement, in_loop in view.statements:
         if isinstance(statement, tp.Loop):
@@ -1003,7 +994,7 @@ def copies_are_apart(view: _View) -> Iterator[Problem]:
     for statement, in_loop in view.statements:
         if not isinstance(statement, tp.Load) or not in_loop or statement.instead:
             continue
-        users = view.users.get(statement.result, [])
+        users = view.program.readers.get(statement.result, ())
         users = [u for u in users if not isinstance(u, tp.Load | tp.Pick | tp.Merge)]
         across = [
             u

@@ -109,7 +109,7 @@ class _Evaluation(Generic[V]):
             part: Of the iterations: which of them the loop runs.
         """
         kept = self._runs(number, part)
-        started = [s for s, _ in tp.walk(self.program.body) if isinstance(s, tp.Start)]
+        started = [s for s in self.program.statements if isinstance(s, tp.Start)]
         for statement in started if kept else ():
             name, axes = statement.result, statement.tile.axes
             one = Named(self.domain.take(self.domain.index(2), 0, 1, 2), ("one",))

@@ -29,7 +29,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
+from functools import cached_property, reduce
 from math import prod
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, assert_never
@@ -1457,6 +1457,56 @@ class TileProgram:
     whole: tuple[ir.LoopBound, ...] = ()
     few: frozenset[Dim] = frozenset()
 
+    @cached_property
+    def statements(self) -> tuple[Statement, ...]:
+        """All statements in order; a loop comes before what is in it."""
+        return tuple(s for s, _ in walk(self.body))
+
+    @cached_property
+    def inside(self) -> frozenset[str]:
+        """The values that a loop makes, or assigns again."""
+        return frozenset(v for s, looped in walk(self.body) if looped for v in makes(s))
+
+    @cached_property
+    def makers(self) -> Mapping[str, Sequence[Statement]]:
+        """The statements that make each value, or assign it again, in order."""
+        return _by_value(self.statements, makes)
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[Statement]]:
+        """The statements that read each value, in order."""
+        return _by_value(self.statements, reads)
+
+    @cached_property
+    def tiles(self) -> Mapping[str, Tile]:
+        """The type of every value, in the order in which they are made."""
+        found: dict[str, Tile] = {}
+        for statement in self.statements:
+            match statement:
+                case Product() if statement.into is not None:
+                    pass
+                case Largest():
+                    found[statement.result] = statement.tile
+                    if statement.scale is not None:
+                        found[statement.scale] = statement.tile
+                case Store() | Ask() | Rescale() | Update() | Wait() | Announce():
+                    pass
+                case Loop():
+                    pass
+                case _:
+                    found[statement.result] = statement.tile
+        return found
+
+
+def _by_value(
+    statements: Iterable[Statement], of: Callable[[Statement], Iterable[str]]
+) -> dict[str, list[Statement]]:
+    found: dict[str, list[Statement]] = {}
+    for statement in statements:
+        for value in of(statement):
+            found.setdefault(value, []).append(statement)
+    return found
+
 
 def loop_parts(whole: Iterable[ir.LoopBound]) -> tuple[Part, ...]:
     """What the loops of a program run, in order, where bounds cover some iterations."""
@@ -1618,24 +1668,6 @@ def renamed(statement: Statement, names: Mapping[str, str]) -> Statement:
                 names.get(o, o) if isinstance(o, str) else o for o in value
             )
     return replace(statement, **changed)
-
-
-def tiles_of(program: TileProgram) -> dict[str, Tile]:
-    """The type of every value, in the order in which they are made."""
-    found: dict[str, Tile] = {}
-    for statement, _ in walk(program.body):
-        match statement:
-            case Product() if statement.into is not None:
-                pass
-            case Largest():
-                found[statement.result] = statement.tile
-                if statement.scale is not None:
-                    found[statement.scale] = statement.tile
-            case Store() | Ask() | Rescale() | Update() | Wait() | Announce() | Loop():
-                pass
-            case _:
-                found[statement.result] = statement.tile
-    return found
 
 
 # -- Lanes outside ---------------------------------------------------------------------

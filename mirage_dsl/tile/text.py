@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -299,6 +299,8 @@ class DetailForm:
 class ActionForm:
     """What stands right of `=`: a word, what it is applied to, and details.
 
+    Or `ask w[k/loop, n/grid] tiles(2)`, which is a line.
+
     Attributes:
         word: `load`, `pick`, `cast`, `sum`, `@` ...; None for arithmetic.
         values: Names of values.
@@ -339,15 +341,6 @@ class StoreForm:
     name: Word
     type: TypeForm
     operand: Word
-
-
-@dataclass(frozen=True)
-class AskForm:
-    """`ask w[k/loop, n/grid] tiles(2)`."""
-
-    source: Word
-    axes: tuple[AxisForm, ...]
-    details: tuple[DetailForm, ...]
 
 
 @dataclass(frozen=True)
@@ -398,7 +391,7 @@ LineForm = (
     | AssignForm
     | CarryForm
     | StoreForm
-    | AskForm
+    | ActionForm
     | ChangeForm
     | BareForm
     | LoopForm
@@ -615,15 +608,6 @@ class _Forms(TypeForms):
     ) -> StoreForm:
         return StoreForm(name, type_, operand)
 
-    def ask(
-        self,
-        _ask: Token,
-        source: Word,
-        axes: tuple[AxisForm, ...],
-        *details: DetailForm,
-    ) -> AskForm:
-        return AskForm(source, axes, details)
-
     def change(self, target: Word, sign: Token, operand: Word) -> ChangeForm:
         return ChangeForm(target, word(sign), operand)
 
@@ -643,25 +627,13 @@ class _Forms(TypeForms):
 
     # -- Right of the `=` ----------------------------------------------------------
 
-    def load(
-        self,
-        token: Token,
-        source: Word,
-        axes: tuple[AxisForm, ...],
-        *details: DetailForm,
-    ) -> ActionForm:
-        return ActionForm(word(token), (source,), axes, details=details)
+    def step(self, token: Token, *parts: Any) -> ActionForm:
+        values = tuple(p for p in parts if isinstance(p, Word))
+        details = tuple(p for p in parts if isinstance(p, DetailForm))
+        axes = next((p for p in parts if isinstance(p, tuple)), ())
+        return ActionForm(word(token), values, axes, details=details)
 
-    def positions(self, token: Token, axes: tuple[AxisForm, ...]) -> ActionForm:
-        return ActionForm(word(token), (), axes)
-
-    def pick(
-        self, token: Token, operand: Word, other: Word, *details: DetailForm
-    ) -> ActionForm:
-        return ActionForm(word(token), (operand, other), details=details)
-
-    def step(self, token: Token, operand: Word, *details: DetailForm) -> ActionForm:
-        return ActionForm(word(token), (operand,), details=details)
+    load = positions = pick = ask = step
 
     def product(
         self, left: Word, sign: Token, right: Word, *details: DetailForm
@@ -986,7 +958,7 @@ class _Program:
                 )
             case StoreForm():
                 return self._store(line)
-            case AskForm():
+            case ActionForm():
                 return self._ask(line)
             case ChangeForm():
                 return self._change(line)
@@ -1015,12 +987,12 @@ class _Program:
             self.name(line.name), operand, axes, dtype, self.notes(line.name)
         )
 
-    def _ask(self, line: AskForm) -> tp.Ask:
-        word = line.source
-        of = replace(word, text="ask")
-        said = self.details(of, line.details, _STEPS[tp.Ask].details)
+    def _ask(self, line: ActionForm) -> tp.Ask:
+        word, (source,) = line.word, line.values
+        assert word is not None
+        said = self.details(word, line.details, _STEPS[tp.Ask].details)
         axes = self.resolver.axes(line.axes, pieces=True)
-        return tp.Ask(self.name(word), axes, notes=self.notes(word), **said)
+        return tp.Ask(self.name(source), axes, notes=self.notes(word), **said)
 
     def _change(self, line: ChangeForm) -> tp.Statement:
         target, operand = self.name(line.target), self.name(line.operand)

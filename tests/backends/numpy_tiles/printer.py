@@ -24,7 +24,7 @@ class Printer:
 
     def __init__(self, program: tp.TileProgram) -> None:
         self.program, self.pieces = program, tp.pieces_of(program)
-        self.axes = {name: tile.axes for name, tile in tp.tiles_of(program).items()}
+        self.axes = {name: tile.axes for name, tile in program.tiles.items()}
         self._names, self._lines = dict[str, str](), list[str]()
 
     def source(self) -> str:

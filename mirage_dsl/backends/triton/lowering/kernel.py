@@ -1728,7 +1728,7 @@ class _Printer:
 
     @cached_property
     def _loads(self) -> Mapping[str, tp.Load]:
-        every = (s for s, _ in tp.walk(self._program.body))
+        every = self._program.statements
         return {s.result: s for s in every if isinstance(s, tp.Load)}
 
     def _box(self, load: tp.Load) -> tp.Order:
@@ -2288,7 +2288,7 @@ def _deciding(program: tp.TileProgram) -> frozenset[str]:
 
     Of programs whose positions are known, where it is of use to see through them.
     """
-    statements = [s for s, _ in tp.walk(program.body)]
+    statements = program.statements
     along = [s.along for s in statements if isinstance(s, tp.Load) and s.along]
     if all(a.known == "no" for a in along):
         return frozenset()
