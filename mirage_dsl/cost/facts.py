@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.build import (
+    Stage,
     Suited,
     build,
     defer,
@@ -47,7 +48,6 @@ from mirage_dsl.tile.combined import Deal, deal, packed, runs, words
 # -- Who makes and who reads a value ---------------------------------------------------
 
 
-Stage = Literal["before", "body", "after"]
 STAGES: tuple[Stage, ...] = ("before", "body", "after")
 
 Step = tuple[tp.Statement, Stage]

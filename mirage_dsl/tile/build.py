@@ -1184,15 +1184,17 @@ class Wiring:
                 self._find_shift(node)
                 self._find_scale(node)
 
+    def _alone_of(self, node: ir.Apply, op: Operator) -> ir.Apply | None:
+        """What makes an operand, if that is `op` and nobody else reads it."""
+        maker = self._makers[node.values[0]]
+        if not isinstance(maker, ir.Apply) or maker.op is not op:
+            return None
+        return maker if len(self.users[maker.result]) == 1 else None
+
     def _find_shift(self, node: ir.Apply) -> None:
         """An exponential of a difference, whose subtrahend has fewer dims."""
-        maker = self._makers[node.values[0]]
-        if (
-            isinstance(maker, ir.Apply)
-            and maker.op is table.SUB
-            and len(maker.values) == 2
-            and len(self.users[maker.result]) == 1
-        ):
+        maker = self._alone_of(node, table.SUB)
+        if maker is not None and len(maker.values) == 2:
             whole, row = (self._layout.axes(v) for v in maker.values)
             if len(row) < len(whole) and set(row) <= set(whole):
                 self.shifted[node.result] = maker
@@ -1204,13 +1206,8 @@ class Wiring:
         A row may not: where its numbers are large, it would overflow before the tile's
         make the product small.
         """
-        maker = self._makers[node.values[0]]
-        if (
-            isinstance(maker, ir.Apply)
-            and maker.op is table.MUL
-            and len(self.users[maker.result]) == 1
-            and any(map(_is_moderate, maker.operands))
-        ):
+        maker = self._alone_of(node, table.MUL)
+        if maker is not None and any(map(_is_moderate, maker.operands)):
             self.scaled[node.result] = maker
             self._absorbed.add(maker.result)
 
@@ -1381,25 +1378,8 @@ Values = NDArray[Any]
 """Integers or truth values."""
 
 
-@dataclass(frozen=True)
-class Picked:
-    """How a gather is loaded.
-
-    Attributes:
-        index: The value that tells the positions.
-        known: What is known of them, in the lanes that are read.
-        under: A truth value: lanes where it is not `holds` are not read.
-        holds: See `under`.
-    """
-
-    index: str
-    known: tp.Known = "no"
-    under: str | None = None
-    holds: bool = True
-
-
-def picked(given: Suited[Any]) -> Mapping[str, Picked]:
-    """By the names of a block's gathers, how they are loaded."""
+def picked(given: Suited[Any]) -> Mapping[str, tp.Along]:
+    """By the names of a block's gathers, where they are loaded, by values of it."""
     gathers = [n for n in given.block.applies if n.op.kind is Kind.GATHER]
     if not gathers:
         return {}
@@ -1407,7 +1387,7 @@ def picked(given: Suited[Any]) -> Mapping[str, Picked]:
     return {node.result: looking.at(node) for node in gathers}
 
 
-def unread(block: ir.BlockGraph, gathers: Mapping[str, Picked]) -> frozenset[str]:
+def unread(block: ir.BlockGraph, gathers: Mapping[str, tp.Along]) -> frozenset[str]:
     """Values of which nothing is made: gathers are loaded at others in their place."""
     alive = {s.value for s in block.settled}
     for node in reversed(block.nodes):
@@ -1433,10 +1413,10 @@ class _Looking:
         self._settled = {s.value for s in block.settled}
         self._values: dict[str, Values | None] = {}
 
-    def at(self, node: ir.Apply) -> Picked:
+    def at(self, node: ir.Apply) -> tp.Along:
         """How one gather is loaded."""
-        index, dim = node.values[1], node.dim("dim")
-        size, values = self._extents.get(dim), self._of(index)
+        index, dim = node.values[1], Dim(node.dim("dim"))
+        size, values = self._extents.get(dim.name), self._of(index)
         if values is None or size is None:
             return self._bounded(node, size)
         needed = self._needed(node.result, self._dim(index))
@@ -1448,19 +1428,19 @@ class _Looking:
         assert values is not None
         some = values[needed]
         if some.size and (some.min() < 0 or some.max() >= size):
-            return Picked(node.values[1])
+            return tp.Along(dim, node.values[1])
         steps = np.diff(values)[needed[1:] & needed[:-1]]
         breaks = int((steps != 1).sum())
         row = len(steps) > 0 and breaks * FEW_BREAKS <= len(steps)
-        return Picked(index, "in_row" if row else "apart", under, holds)
+        return tp.Along(dim, index, "in_row" if row else "apart", under, holds)
 
-    def _bounded(self, node: ir.Apply, size: int | None) -> Picked:
+    def _bounded(self, node: ir.Apply, size: int | None) -> tp.Along:
         """How a gather is loaded whose positions are not looked at one by one.
 
         As those of windows, which have several dims: that they are inside may follow
         from what they are computed of, and from what is read at all.
         """
-        index = node.values[1]
+        index, dim = node.values[1], Dim(node.dim("dim"))
         under, holds = self._chosen_by(node)
         if node.result in self._under:
             under, holds = self._under[node.result], True
@@ -1470,11 +1450,12 @@ class _Looking:
         chosen = self._taken(index, true)
         span = self._between(chosen, self._held(true))
         alike = {*self._types[chosen].names} == {*self._types[index].names}
-        if not alike or size is None or span is None:
-            return Picked(index, "no", under, holds)
-        if span[0] < 0 or span[1] >= size:
-            return Picked(index, "no", under, holds)
-        return Picked(chosen, "apart", under, holds)
+        inside = (
+            size is not None and span is not None and 0 <= span[0] <= span[1] < size
+        )
+        if alike and inside:
+            return tp.Along(dim, chosen, "apart", under, holds)
+        return tp.Along(dim, index, "no", under, holds)
 
     # -- What follows from a condition -----------------------------------------------
 
@@ -2047,16 +2028,6 @@ def _apart(loop: tp.Loop) -> tp.Loop:
     return replace(loop, body=tuple(tp.renamed(s, names) for s in loop.body))
 
 
-def _held_in_all(held: Sequence[tp.Fills]) -> tp.Fills:
-    """What lanes outside hold, whichever of several loops was the last."""
-    first, *others = held
-    return {
-        dim: (fill, tp.all_of([holds, *(o[dim][1] for o in others)]))
-        for dim, (fill, holds) in first.items()
-        if all(dim in o and o[dim][0] == fill for o in others)
-    }
-
-
 class _Builder:
     def __init__(
         self,
@@ -2203,7 +2174,7 @@ class _Builder:
             loops.append(loop if part == masked else _apart(loop))
             held.append({v: self._fills[v] for v in self._carried.values()})
         for name in held[0]:
-            self._fills[name] = _held_in_all([h[name] for h in held])
+            self._fills[name] = tp.held_alike([h[name] for h in held])
         loops[0] = replace(loops[0], notes=notes)
         self._body = [*before, *loops]
 
@@ -2267,20 +2238,29 @@ class _Builder:
         self._notes.clear()
         return notes
 
-    def _add(self, statement: tp.Statement) -> None:
+    def _add(self, statement: tp.Statement, fills: tp.Fills | None = None) -> None:
         if self._notes:
             statement = replace(statement, notes=self._noted())
         self._body.append(statement)
+        if fills is None:
+            outside = tp.Outside(self._tiles, self._outer.extents, self._sizes.ends)
+            self._fills |= outside.after(statement, self._fills)
+        else:
+            self._fills |= dict.fromkeys(tp.makes(statement), fills)
 
     def _make(
         self,
         statement: tp.Making,
         fills: tp.Fills | None = None,
     ) -> str:
-        """Add a statement that makes a value; the value's name."""
-        self._add(statement)
+        """Add a statement that makes a value; the value's name.
+
+        Args:
+            statement: The statement.
+            fills: What lanes outside hold, if more is known of them, or less.
+        """
+        self._add(statement, fills)
         self._tiles[statement.result] = statement.tile
-        self._fills[statement.result] = fills or {}
         return statement.result
 
     def _once(
@@ -2353,7 +2333,7 @@ class _Builder:
 
     def _converted(self, value: str, tile: tp.Tile, how: str, when: tp.Number) -> str:
         def make(name: str) -> str:
-            return self._make(tp.Convert(name, tile, value, when), self._fills[value])
+            return self._make(tp.Convert(name, tile, value, when))
 
         return self._once((how, value, tile, when), f"{value}/{how}", make)
 
@@ -2377,7 +2357,7 @@ class _Builder:
         first, second = self._buffers(node) if in_body else (0, 0)
         order = self._layout.orders[node.result]
         read = self._read(node, of, order)
-        name = self._copy(replace(read, buffers=first))
+        name = self._make(replace(read, buffers=first))
         self._values[node.result] = self._turned(name, order)
         if twice is not False:
             order = self._layout.register_orders[node.result]
@@ -2388,7 +2368,7 @@ class _Builder:
                 when=twice,
                 instead=self._values[node.result],
             )
-            self._again[node.result] = self._turned(self._copy(again), order)
+            self._again[node.result] = self._turned(self._make(again), order)
 
     def _read(self, node: ir.Load | ir.Apply, of: ir.Load, order: tp.Order) -> tp.Load:
         """How a load is made: its tile, what is read, by what, and what is guarded."""
@@ -2407,13 +2387,12 @@ class _Builder:
 
     def _along(self, node: ir.Apply, order: tp.Order) -> tp.Along:
         """Where a gather reads, and which lanes."""
-        how, dim = self._picked[node.result], Dim(node.dim("dim"))
-        if how.known == "no":
-            # Where a mask is settled, another value may stand in the index's place.
-            how = replace(how, index=node.values[1])
-        index = self._turned(self._in_registers(how.index), order)
+        how = self._picked[node.result]
+        # Where a mask is settled, another value may stand in the index's place.
+        index = node.values[1] if how.known == "no" else how.index
+        index = self._turned(self._in_registers(index), order)
         under = how.under and self._turned(self._in_registers(how.under), order)
-        return tp.Along(dim, index, how.known, under, how.holds)
+        return replace(how, index=index, under=under)
 
     def _box(self, node: ir.Load, kind: TensorType) -> tp.Order | None:
         """The dims of a descriptor in the order of memory, or None to use pointers."""
@@ -2425,12 +2404,6 @@ class _Builder:
             return None
         box = memory_order(node, kind)
         return box if self._sizes.fits_box(box, kind.dtype.itemsize) else None
-
-    def _copy(self, load: tp.Load) -> str:
-        if load.via == "pointer":
-            return self._make(load, dict.fromkeys(load.guarded, (0.0, True)))
-        held = {d: (0.0, self._sizes.ends(d)) for d in load.tile.axes}
-        return self._make(load, {d: f for d, f in held.items() if f[1] is not False})
 
     def _buffers(self, node: ir.Load | ir.Apply) -> tuple[tp.Number, tp.Number]:
         """Stages of shared memory of each copy of a load of the loop.
@@ -2505,11 +2478,7 @@ class _Builder:
         """A shift that is finite where all lanes are outside too."""
 
         def make(name: str) -> str:
-            fills = {
-                d: (0.0 if f == neutral else f, holds)
-                for d, (f, holds) in self._fills[row].items()
-            }
-            return self._make(tp.Finite(name, self._tiles[row], row, neutral), fills)
+            return self._make(tp.Finite(name, self._tiles[row], row, neutral))
 
         return self._once(("finite", row), f"{row}/finite", make)
 
@@ -2528,7 +2497,7 @@ class _Builder:
         rounded = node.result in self._wiring.rounded
         tile = tp.Tile(self._computed(node.result), order)
         compute = tp.Compute(node.result, tile, node.op, forms, rounded=rounded)
-        return self._make(compute, self._computed_fills(node.op, operands, order))
+        return self._make(compute)
 
     def _computed(self, value: str) -> DType:
         """The format in which a value is computed: f32, or an integer's own.
@@ -2539,43 +2508,6 @@ class _Builder:
             return i32
         dtype = self._types[value].dtype
         return dtype if dtype.is_integer or dtype.only_stores else f32
-
-    def _computed_fills(
-        self, op: Operator, operands: Sequence[ir.Operand], order: tp.Order
-    ) -> tp.Fills:
-        """What the result holds in lanes outside, where that follows."""
-        constants = [
-            self._constant(o) if isinstance(o, Scalar) else None for o in operands
-        ]
-        fills: dict[Dim, tuple[float, tp.Number]] = {}
-        dtypes = (self._tiles[o].dtype for o in operands if isinstance(o, str))
-        dtype = next((d for d in dtypes if d.is_integer), f32)
-        for dim in order:
-            found = [
-                self._fills[o].get(dim)
-                if isinstance(o, str)
-                else None
-                if constant is None
-                else (constant, True)
-                for o, constant in zip(operands, constants, strict=True)
-            ]
-            known = [f for f in found if f is not None]
-            if len(known) < len(found):
-                continue
-            result = tp.held_by(op, [f for f, _ in known], dtype)
-            if result == result:
-                fills[dim] = result, tp.all_of(holds for _, holds in known)
-        return fills
-
-    def _constant(self, constant: Scalar) -> float | None:
-        """A constant's number; None where a symbolic extent is part of it."""
-        known: dict[str, int] = {}
-        for name, _ in constant.extents:
-            extent = self._outer.extents.get(name)
-            if extent is None:
-                return None
-            known[name] = extent
-        return constant.at(known)
 
     def _shifted_exp(self, node: ir.Apply, difference: ir.Apply) -> str:
         """exp(whole - row) in one step.
@@ -2609,9 +2541,9 @@ class _Builder:
         operands = sorted(self._operands(product), key=lambda o: isinstance(o, Scalar))
         order = self._layout.orders[node.result]
         forms = self._forms(operands, order)
-        return self._make(
-            tp.Compute(node.result, tp.Tile(f32, order), node.op, forms, product.op)
-        )
+        tile = tp.Tile(f32, order)
+        scaled = tp.Compute(node.result, tile, node.op, forms, product.op)
+        return self._make(scaled, {})
 
     def _cast(self, node: ir.Apply, operand: str) -> str:
         dtype = dtype_named(str(node.attr("dtype")))
@@ -2619,8 +2551,7 @@ class _Builder:
         tile = self._tiles[operand]
         if tile.dtype is dtype or self._wiring.is_needless(node):
             return operand
-        cast = tp.Cast(node.result, tp.Tile(dtype, tile.axes), operand)
-        return self._make(cast, self._fills[operand])
+        return self._make(tp.Cast(node.result, tp.Tile(dtype, tile.axes), operand))
 
     def _is_lane(self, node: ir.Apply, operand: str) -> bool:
         """Whether a slice is one element of a short axis that registers hold whole."""
@@ -2638,17 +2569,15 @@ class _Builder:
         at, _ = node.sliced.bounds(self._outer.extents[along.name] or 0)
         own = self._tiles[operand]
         tile = tp.Tile(own.dtype, tuple(d for d in own.axes if d != along))
-        fills = {d: f for d, f in self._fills[operand].items() if d != along}
-        lane = self._make(tp.Lane(node.result, tile, operand, along, at), fills)
+        lane = self._make(tp.Lane(node.result, tile, operand, along, at))
         return self._turned(lane, self._layout.orders[node.result])
 
     def _join(self, node: ir.Apply, operands: Sequence[ir.Operand]) -> str:
         """The two elements of a dim, which is the last axis."""
         along, order = Dim(node.dim("to")), self._layout.orders[node.result]
         first, second = (self._turned(str(o), order[:-1]) for o in operands)
-        fills = _held_in_all([self._fills[first], self._fills[second]])
         tile = tp.Tile(self._tiles[first].dtype, order)
-        return self._make(tp.Join(node.result, tile, first, second, along), fills)
+        return self._make(tp.Join(node.result, tile, first, second, along))
 
     def _reduction(self, node: ir.Apply, operand: str) -> str:
         operand = self._in_f32(operand)
@@ -2656,11 +2585,9 @@ class _Builder:
         over = tuple(d for d in axes if d.name in node.over)
         operand = self._masked(operand, over, tp.neutral(node.op))
         rest = tuple(d for d in axes if d not in over)
-        fills = tp.held_after(node.op, self._fills[operand], rest)
         tile = tp.Tile(self._tiles[operand].dtype, rest)
         halves = self._by_halves(node, operand, over)
-        made = tp.Reduce(node.result, tile, node.op, operand, over, halves)
-        return self._make(made, fills)
+        return self._make(tp.Reduce(node.result, tile, node.op, operand, over, halves))
 
     def _by_halves(self, node: ir.Apply, operand: str, over: tp.Order) -> tp.Number:
         """Whether it sums what warps hold: the batch of a matrix product."""
@@ -2701,7 +2628,7 @@ class _Builder:
             rest = tp.Tile(tile.dtype, tuple(d for d in order if d != along))
             whole = tp.Reduce(f"{node.result}/all", rest, total, masked, (along,))
             own, all_of_them = self._make(scan), self._make(whole)
-        found = self._make(tp.Compute(node.result, tile, join, (own, before)))
+        found = self._make(tp.Compute(node.result, tile, join, (own, before)), {})
         self._add(tp.Update(before, all_of_them, total))
         return found
 
@@ -2848,11 +2775,7 @@ class _Builder:
         fill = tp.neutral(reduction)
         operand = self._in_f32(self._in_registers(node.operand))
         operand = self._masked(operand, [d for d in axes if d.loop], fill)
-        held = self._fills[operand]
-        operand = self._turned(operand, axes)
-        self._add(tp.Update(target, operand, reduction))
-        if node.rescale is None:
-            self._fills[target] = {d: f for d, f in held.items() if f[0] == fill}
+        self._add(tp.Update(target, self._turned(operand, axes), reduction))
 
     def _store_joined(self, node: ir.Accumulate) -> None:
         """A value joined over the loop is stored piece by piece, in the loop."""
@@ -2885,8 +2808,7 @@ class _Builder:
         largest = tp.Largest(node.result, tile, operand, state, scale)
         self._values[node.result] = self._make(largest)
         if scale is not None:
-            self._scales[node.result] = scale
-            self._tiles[scale], self._fills[scale] = tile, {}
+            self._scales[node.result], self._tiles[scale] = scale, tile
 
     def _serves_rescaling(self, node: ir.RunningMax) -> bool:
         return any(

@@ -17,10 +17,9 @@ from functools import cached_property
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32, i32, i64
 from mirage_dsl.ir.check import Diagnostic
-from mirage_dsl.ir.graph import Operand, dims_of
-from mirage_dsl.ir.maps import known_extents
-from mirage_dsl.ops.definition import Operator, Term, Truth
-from mirage_dsl.ops.table import EXP, OPERATORS, SUB
+from mirage_dsl.ir.graph import dims_of
+from mirage_dsl.ops.definition import Term, Truth
+from mirage_dsl.ops.table import OPERATORS, SUB
 from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.text import statement_text
 
@@ -665,9 +664,6 @@ def _truth(number: tp.Number, values: Mapping[tp.Formula, bool]) -> bool:
 
 # -- Lanes outside ---------------------------------------------------------------------
 
-_Fills = Mapping[Dim, tuple[float, tp.Number]]
-"""What lanes outside of each axis hold, and under which condition."""
-
 
 def loads_stay_inside(view: _View) -> Iterator[Problem]:
     """By pointers, no lane outside of a tensor is read."""
@@ -701,12 +697,12 @@ def masks_fill(view: _View) -> Iterator[Problem]:
 
 def lanes_outside_are_neutral(view: _View) -> Iterator[Problem]:
     """What is reduced over, or accumulated, holds the neutral element outside."""
-    lanes = _Lanes(view)
+    outside = tp.Outside(view.tiles, view.program.extents, view.ends)
+    fills: dict[str, tp.Fills] = {}
     for statement, in_loop in view.statements:
-        for name, dims, expected in lanes.needed(statement):
-            fills = lanes.fills.get(name, {})
+        for name, dims, expected in _needed(view, statement):
             for dim in dims:
-                held, holds = fills.get(dim, (math.nan, False))
+                held, holds = fills[name].get(dim, (math.nan, False))
                 loose = view.outside(dim, in_loop=in_loop)
                 if not _follows(loose, holds if held == expected else False):
                     what = (
@@ -714,130 +710,28 @@ def lanes_outside_are_neutral(view: _View) -> Iterator[Problem]:
                         f"{expected:g}"
                     )
                     yield statement, what, "mask it"
-        lanes.take(statement)
+        fills |= outside.after(statement, fills)
 
 
-class _Lanes:
-    """Follows what lanes outside hold from statement to statement."""
-
-    def __init__(self, view: _View) -> None:
-        self.view = view
-        self.fills: dict[str, _Fills] = {}
-        self.extents = known_extents(view.program.extents)
-
-    def needed(self, statement: tp.Statement) -> Iterator[tuple[str, tp.Order, float]]:
-        """Operands, axes, and what these must hold outside."""
-        match statement:
-            case tp.Reduce():
-                yield statement.operand, statement.over, tp.neutral(statement.op)
-            case tp.Product():
-                yield statement.left, statement.over, 0.0
-                yield statement.right, statement.over, 0.0
-            case tp.Update():
-                axes = self.view.tiles[statement.target].axes
-                looped = tuple(d for d in axes if d.loop)
-                yield statement.operand, looped, tp.neutral(statement.op)
-            case tp.Largest():
-                looped = tuple(d for d in statement.tile.axes if d.loop)
-                yield statement.operand, looped, -math.inf
-            case _:
-                pass
-
-    def take(self, statement: tp.Statement) -> None:
-        """Note what a statement leaves in lanes outside."""
-        match statement:
-            case tp.Load() | tp.Start() | tp.Mask():
-                self.fills[statement.result] = self._made(statement)
-            case tp.Cast() | tp.Convert() | tp.Merge():
-                self.fills[statement.result] = self.fills.get(statement.operand, {})
-            case tp.Finite():
-                held = self.fills.get(statement.operand, {})
-                self.fills[statement.result] = {
-                    d: (0.0 if f == -math.inf else f, c) for d, (f, c) in held.items()
-                }
-            case tp.Pick() | tp.Join():
-                pair = (statement.operand, statement.other)
-                self.fills[statement.result] = self._both(*pair)
-            case tp.Lane():
-                held = self.fills.get(statement.operand, {})
-                axes = statement.tile.axes
-                self.fills[statement.result] = {d: held[d] for d in axes if d in held}
-            case tp.Reduce():
-                held = self.fills.get(statement.operand, {})
-                axes = statement.tile.axes
-                self.fills[statement.result] = tp.held_after(statement.op, held, axes)
-            case tp.Compute():
-                self.fills[statement.result] = self._computed(statement)
-            case tp.Update():
-                pair = (statement.target, statement.operand)
-                self.fills[statement.target] = self._both(*pair)
-            case _:
-                for name in tp.makes(statement):
-                    self.fills[name] = {}
-
-    def _made(self, statement: tp.Load | tp.Start | tp.Mask) -> _Fills:
-        match statement:
-            case tp.Load() if statement.via == "descriptor":
-                return {d: (0.0, self.view.ends(d)) for d in statement.tile.axes}
-            case tp.Load():
-                return dict.fromkeys(statement.guarded, (0.0, True))
-            case tp.Start():
-                return dict.fromkeys(statement.tile.axes, (statement.value, True))
-            case tp.Mask():
-                before = self.fills.get(statement.operand, {})
-                fill, where = statement.fill, dict(statement.where)
-                found = {d: f for d, f in before.items() if f[0] == fill}
-                for dim, when in where.items():
-                    held = found.get(dim, (fill, False))[1]
-                    found[dim] = fill, tp.any_of([when, held])
-                return found
-
-    def _both(self, first: str, second: str) -> _Fills:
-        """What two values hold alike."""
-        one, other = self.fills.get(first, {}), self.fills.get(second, {})
-        return {
-            d: (f, tp.all_of([holds, other[d][1]]))
-            for d, (f, holds) in one.items()
-            if d in other and other[d][0] == f
-        }
-
-    def _computed(self, statement: tp.Compute) -> _Fills:
-        found: dict[Dim, tuple[float, tp.Number]] = {}
-        for dim in statement.tile.axes:
-            held = [self._held(o, dim) for o in statement.operands]
-            op, inner = statement.op, statement.inner
-            first = held[0]
-            below = inner is SUB and op is EXP and held[1] is None
-            if below and first is not None and first[0] == -math.inf:
-                # The shift, which is the same along this axis, is finite.
-                found[dim] = 0.0, first[1]
-                continue
-            known = [h for h in held if h is not None]
-            if len(known) < len(held):
-                continue
-            fill = _applied(op, inner, [f for f, _ in known], self._format(statement))
-            if not math.isnan(fill):
-                found[dim] = fill, tp.all_of(c for _, c in known)
-        return found
-
-    def _format(self, statement: tp.Compute) -> DType:
-        dtypes = [self.view.tiles[v].dtype for v in tp.reads(statement)]
-        return next((d for d in dtypes if d.is_integer), f32)
-
-    def _held(self, operand: Operand, dim: Dim) -> tuple[float, tp.Number] | None:
-        if isinstance(operand, str):
-            return self.fills.get(operand, {}).get(dim)
-        if all(n in self.extents for n, _ in operand.extents):
-            return operand.at(self.extents), True
-        return None
-
-
-def _applied(
-    op: Operator, inner: Operator | None, values: Sequence[float], dtype: DType
-) -> float:
-    if inner is not None:
-        values = [tp.held_by(inner, values, dtype)]
-    return tp.held_by(op, values, dtype)
+def _needed(
+    view: _View, statement: tp.Statement
+) -> Iterator[tuple[str, tp.Order, float]]:
+    """Operands, axes, and what these must hold outside."""
+    match statement:
+        case tp.Reduce():
+            yield statement.operand, statement.over, tp.neutral(statement.op)
+        case tp.Product():
+            yield statement.left, statement.over, 0.0
+            yield statement.right, statement.over, 0.0
+        case tp.Update():
+            axes = view.tiles[statement.target].axes
+            looped = tuple(d for d in axes if d.loop)
+            yield statement.operand, looped, tp.neutral(statement.op)
+        case tp.Largest():
+            looped = tuple(d for d in statement.tile.axes if d.loop)
+            yield statement.operand, looped, -math.inf
+        case _:
+            pass
 
 
 def shifts_are_finite(view: _View) -> Iterator[Problem]:

@@ -540,7 +540,7 @@ class _Evaluation(Generic[V]):
         """The lanes that a store writes: elements of each piece, for every block."""
         labels: list[Label] = []
         for dim in dims_of(statement.at):
-            base = self._partial(dim)
+            base = tp.partial_of(dim, self.program.grid)
             if base is None:
                 named = self._elements(named, dim)
                 labels.append(dim.name)
@@ -570,13 +570,6 @@ class _Evaluation(Generic[V]):
         taken = self.domain.take(named.value, at, 0, piece.size)
         return replace(named, value=taken)
 
-    def _partial(self, dim: Dim) -> str | None:
-        """For `k#/grid`, whose index is the coordinate of the grid dim `k`: `k`."""
-        splits = {s.dim for s in self.program.grid}
-        base = dim.name.removesuffix("#")
-        known = dim.grid and dim.name not in splits and base in splits
-        return base if known and base != dim.name else None
-
     def _blocks(self, label: Label) -> int:
         name = label[1]
         tile = next(s.tile for s in self.program.grid if s.dim == name)
@@ -596,7 +589,7 @@ class _Evaluation(Generic[V]):
                 cut = self.domain.take(named.value, at, 0, span)
                 named = replace(named, value=cut)
         for dim in dims:
-            base = self._partial(dim)
+            base = tp.partial_of(dim, self.program.grid)
             if base is not None:
                 label = grid_label(base)
                 labels = tuple(dim.name if n == label else n for n in named.labels)

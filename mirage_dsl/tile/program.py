@@ -55,6 +55,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import Extents, parts
 from mirage_dsl.ir.walk import operands_of
 from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.table import EXP, SUB
 
 Order = tuple[Dim, ...]
 """Axes of a tile, from the slowest to the fastest."""
@@ -500,12 +501,12 @@ def has_excess(split: ir.Split, block: ir.BlockGraph, extents: Extents) -> bool:
     return len(axis) > 1 and any(n is None or n > own for n in counts)
 
 
-def partial_of(dim: Dim, block: ir.BlockGraph) -> str | None:
+def partial_of(dim: Dim, grid: Iterable[ir.Split]) -> str | None:
     """The split dim whose grid coordinate indexes the store dim `k#`, or None."""
-    if not dim.grid or block.grid_split(dim.name) is not None:
+    names = [s.dim for s in grid]
+    if not dim.grid or dim.name in names:
         return None
-    split = next((s for s in block.grid if ir.partial_dim(s.dim) == dim.name), None)
-    return None if split is None else split.dim
+    return next((n for n in names if ir.partial_dim(n) == dim.name), None)
 
 
 @dataclass(frozen=True)
@@ -728,7 +729,9 @@ class Pieces:
 
     def axes_stored(self, at: Iterable[Axis], own: Order) -> Order:
         """The axes of a tile that is stored `at` pieces: its own, and what it lacks."""
-        dims = [d for axis in at for d in axis if partial_of(d, self.block) is None]
+        dims = [
+            d for axis in at for d in axis if partial_of(d, self.block.grid) is None
+        ]
         return (*own, *(d for d in self.axes(dims) if d not in own))
 
     def lanes(self, dim: Dim) -> int:
@@ -881,7 +884,10 @@ def _all_dims(block: ir.BlockGraph, types: Types) -> list[Dim]:
             dims += [d for axis in node.axes for d in axis]
         if isinstance(node, ir.Store):
             dims += [
-                d for axis in node.axes for d in axis if partial_of(d, block) is None
+                d
+                for axis in node.axes
+                for d in axis
+                if partial_of(d, block.grid) is None
             ]
     return dims
 
@@ -1699,16 +1705,122 @@ def held_by(op: Operator, held: Sequence[float], dtype: DType) -> float:
         return float(op.numpy(*values))
 
 
-def held_after(
-    op: Operator, held: Fills, axes: Iterable[Dim]
-) -> dict[Dim, tuple[float, Number]]:
-    """What lanes outside of other axes hold once a reduction has gone over some.
+def held_alike(held: Sequence[Fills]) -> Fills:
+    """What lanes outside hold in all of several values."""
+    first, *others = held
+    return {
+        dim: (fill, all_of([holds, *(o[dim][1] for o in others)]))
+        for dim, (fill, holds) in first.items()
+        if all(dim in o and o[dim][0] == fill for o in others)
+    }
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Tells what statements leave in lanes outside.
+
+    Attributes:
+        tiles: The types of values.
+        extents: Of all dims, None where symbolic.
+        ends: Whether lanes outside of a loose piece lie outside of the tensor too.
+    """
+
+    tiles: Mapping[str, Tile]
+    extents: Extents
+    ends: Callable[[Dim], Number]
+
+    def after(
+        self, statement: Statement, held: Mapping[str, Fills]
+    ) -> dict[str, Fills]:
+        """What the values that a statement makes hold then.
+
+        Args:
+            statement: The statement.
+            held: What values hold before it.
+        """
+        made = makes(statement)
+        return dict.fromkeys(made, self._after(statement, held)) if made else {}
+
+    def _after(self, statement: Statement, held: Mapping[str, Fills]) -> Fills:
+        match statement:
+            case Load():
+                return self._loaded(statement)
+            case Start():
+                return dict.fromkeys(statement.tile.axes, (statement.value, True))
+            case Cast() | Convert() | Merge():
+                return held[statement.operand]
+            case Mask():
+                return _held_masked(statement, held[statement.operand])
+            case Finite():
+                # A shift that is its neutral element becomes 0.
+                own, fill = held[statement.operand].items(), statement.fill
+                return {d: (0.0 if f == fill else f, holds) for d, (f, holds) in own}
+            case Pick() | Join():
+                return held_alike([held[statement.operand], held[statement.other]])
+            case Update():
+                return held_alike([held[statement.target], held[statement.operand]])
+            case Lane() | Reduce():
+                return _held_without(statement, held[statement.operand])
+            case Compute():
+                return self._computed(statement, held)
+            case _:
+                return {}
+
+    def _loaded(self, load: Load) -> Fills:
+        if load.via == "pointer":
+            return dict.fromkeys(load.guarded, (0.0, True))
+        return {d: (0.0, self.ends(d)) for d in load.tile.axes}
+
+    def _computed(self, step: Compute, held: Mapping[str, Fills]) -> Fills:
+        """What follows from the operands; and that e to the power -inf is 0."""
+        found: dict[Dim, tuple[float, Number]] = {}
+        operands = [o for o in step.operands if isinstance(o, str)]
+        dtypes = (self.tiles[o].dtype for o in operands)
+        dtype = next((d for d in dtypes if d.is_integer), f32)
+        shifted = step.inner is SUB and step.op is EXP
+        for dim in step.tile.axes:
+            own = [self._held(o, dim, held) for o in step.operands]
+            if shifted and own[1] is None and own[0] and own[0][0] == -math.inf:
+                # The shift, which is the same along this axis, is finite.
+                found[dim] = 0.0, own[0][1]
+            known = [f for f in own if f is not None]
+            if len(known) < len(own):
+                continue
+            values = [f for f, _ in known]
+            if step.inner is not None:
+                values = [held_by(step.inner, values, dtype)]
+            fill = held_by(step.op, values, dtype)
+            if not math.isnan(fill):
+                found[dim] = fill, all_of(holds for _, holds in known)
+        return found
+
+    def _held(
+        self, operand: ir.Operand, dim: Dim, held: Mapping[str, Fills]
+    ) -> tuple[float, Number] | None:
+        if isinstance(operand, str):
+            return held[operand].get(dim)
+        number = operand.known_at(self.extents)
+        return None if number is None else (number, True)
+
+
+def _held_masked(mask: Mask, before: Fills) -> Fills:
+    found = {d: f for d, f in before.items() if f[0] == mask.fill}
+    for dim, when in mask.where:
+        holds = found.get(dim, (mask.fill, False))[1]
+        found[dim] = mask.fill, any_of([when, holds])
+    return found
+
+
+def _held_without(step: Lane | Reduce, before: Fills) -> Fills:
+    """What is held along the axes that are left.
 
     A reduction of zeros is 0 where it selects one of them or they are neutral.
     """
-    if not op.selects and op.neutral != 0.0:
-        return {}
-    return {d: held[d] for d in axes if d in held and held[d][0] == 0.0}
+    found = {d: before[d] for d in step.tile.axes if d in before}
+    if isinstance(step, Lane):
+        return found
+    stays = step.op.selects or step.op.neutral == 0.0
+    return {d: f for d, f in found.items() if stays and f[0] == 0.0}
 
 
 # -- Sizes -----------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class Printer:
         """A tensor and the positions of a tile's lanes in it, dim by dim."""
         loads, found = isinstance(step, tp.Load), list[str]()
         for dim in (d for axis in step.at for d in axis):
-            base = tp.partial_of(dim, self.pieces.block)
+            base = tp.partial_of(dim, self.pieces.block.grid)
             if loads and step.along is not None and dim == step.along.dim:
                 found.append(self.picked(step.along, order)[0])
             elif base is None:

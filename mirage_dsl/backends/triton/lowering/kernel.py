@@ -1185,7 +1185,7 @@ class Memory:
         Blocks that have no part of `k` compute what all others do, and write it once
         more where the last one does.
         """
-        base = tp.partial_of(dim, self._block)
+        base = tp.partial_of(dim, self._block.grid)
         assert base is not None
         number, split = self._places.ids[base], self._block.grid_split(base)
         if split is None or not tp.has_excess(split, self._block, self._extents):
