@@ -462,9 +462,6 @@ BASE_REGISTERS = 40
 BASE_SHARED = 2048
 """Shared memory for exchanges between warps: reductions, change of layout."""
 
-LARGEST_TILE = 2**20
-"""Most elements that a Triton tensor may have."""
-
 
 @dataclass(frozen=True)
 class Resources:
@@ -512,7 +509,9 @@ class Resources:
                 f"{hardware.architecture.registers_per_thread} of {hardware.name}"
             )
         if self.too_much["tile size"][at]:
-            return f"a tile of {int(self.largest[at])} elements, at most {LARGEST_TILE}"
+            return (
+                f"a tile of {int(self.largest[at])} elements, at most {tp.LARGEST_TILE}"
+            )
         return None
 
 
@@ -549,7 +548,7 @@ def resources(footprint: Footprint, live: Live | None = None) -> Resources:
         "shared memory": shared > limits.shared_per_block,
         "registers": (registers > hardware.register_share * limits.registers_per_thread)
         | (per_block > limits.registers_per_sm),
-        "tile size": largest > LARGEST_TILE,
+        "tile size": largest > tp.LARGEST_TILE,
     }
     fits = ~np.logical_or.reduce(list(too_much.values()))
     return Resources(

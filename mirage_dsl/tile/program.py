@@ -434,6 +434,8 @@ def _ragged(extent: int | None, tile: int) -> bool:
     return tile != 1 and (extent is None or extent % tile != 0)
 
 
+LARGEST_TILE = 2**20
+"""Most elements that a tile may have: those that Triton allows in one tensor."""
 MOST_PROGRAMS = 65_535
 """Of a launch, along its second and third axis."""
 

@@ -29,6 +29,7 @@ from mirage_dsl.backends.triton.lowering.kernel import (
     Writer,
     emit_block,
     identifier,
+    product,
     source_comment,
 )
 from mirage_dsl.core.errors import UnsupportedError
@@ -381,16 +382,8 @@ class Launcher:
         return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
     def _axis_size(self, axis: Axis) -> str:
-        known, names = 1, list[str]()
-        for dim in axis:
-            extent = self._extents.get(dim.name)
-            if extent is None:
-                names.append(self.size(dim.name))
-            else:
-                known *= extent
-        if known != 1 or not names:
-            names.append(str(known))
-        return " * ".join(names)
+        sizes = (self._extents.get(d.name) or self.size(d.name) for d in axis)
+        return product(sizes)
 
     # -- Kernels -------------------------------------------------------------------
 
