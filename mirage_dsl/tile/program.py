@@ -605,59 +605,6 @@ def _is_few(side: Sequence[Dim], extents: Extents) -> bool:
     return whole and prod(lanes) <= FEWEST_COLUMNS
 
 
-class Sizes(Protocol):
-    """What is asked of the pieces of a block, whether their sizes are known or not."""
-
-    @property
-    def dims(self) -> Order:
-        """All pieces, in order of appearance."""
-        ...
-
-    @property
-    def units(self) -> frozenset[Dim]:
-        """Those that are known to have one lane."""
-        ...
-
-    @property
-    def few(self) -> frozenset[Dim]:
-        """Those that are columns of few lanes."""
-        ...
-
-    @property
-    def warps(self) -> Number:
-        """Warps that the schedule gives a block."""
-        ...
-
-    @property
-    def stages(self) -> Number:
-        """Depth of the loop's software pipeline."""
-        ...
-
-    def axes(self, dims: Sequence[Dim]) -> Order:
-        """Those of `dims` that are axes of tiles."""
-        ...
-
-    def lanes(self, dim: Dim) -> Number:
-        """How many lanes tiles have along a piece."""
-        ...
-
-    def loose(self, dim: Dim) -> Number:
-        """Whether lanes of a piece can lie outside of its dim."""
-        ...
-
-    def outside(self, dim: Dim, *, in_loop: bool) -> Number:
-        """The same of a tile's axis, which after the loop is an index within a tile."""
-        ...
-
-    def ends(self, dim: Dim) -> Number:
-        """Whether lanes outside of a loose piece lie outside of the tensor too."""
-        ...
-
-    def fits_box(self, box: Order, itemsize: int) -> bool:
-        """Whether the copy engine moves boxes of these pieces, slowest first."""
-        ...
-
-
 LARGEST_BOX = 256
 """Elements of one axis that the copy engine moves at once."""
 ALIGNMENT = 16
@@ -875,6 +822,10 @@ class Unsized:
         return self._like.fits_box(box, itemsize)
 
 
+Sizes = Pieces | Unsized
+"""The pieces of a block, whether their sizes are known or not."""
+
+
 def _clamp(tile: int, extent: int | None) -> int:
     return tile if extent is None else min(tile, extent)
 
@@ -922,6 +873,30 @@ class Note:
 Notes = tuple[Note, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Noted:
+    """A statement.
+
+    Attributes:
+        notes: The lines that it comes from, which mean nothing.
+    """
+
+    notes: Notes = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Maker(Noted):
+    """A statement that makes a value.
+
+    Attributes:
+        result: Its name.
+        tile: Its type.
+    """
+
+    result: str
+    tile: Tile
+
+
 Known = Literal["no", "apart", "in_row"]
 """Whether positions are known when a program is made, and to follow one another."""
 
@@ -957,11 +932,10 @@ class Along:
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(Maker):
     """A tile of a tensor.
 
     Attributes:
-        result: Its name.
         tile: Its type; the format is the tensor's.
         source: The kernel-level tensor.
         at: The axes of the tensor: which piece of each is read.
@@ -979,8 +953,6 @@ class Load:
             tile has the axes of the index then, and those of `at` besides this dim.
     """
 
-    result: str
-    tile: Tile
     source: str
     at: tuple[Axis, ...]
     via: Literal["pointer", "descriptor"] = "pointer"
@@ -989,11 +961,10 @@ class Load:
     when: Number = True
     instead: str | None = None
     along: Along | None = None
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Store:
+class Store(Noted):
     """The lanes of a tile that are inside, into a tensor.
 
     Attributes:
@@ -1008,11 +979,10 @@ class Store:
     operand: str
     at: tuple[Axis, ...]
     dtype: DType
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Ask:
+class Ask(Noted):
     """The first few tiles of a load of the loop, into the L2 cache, without waiting.
 
     Attributes:
@@ -1026,38 +996,31 @@ class Ask:
     at: tuple[Axis, ...]
     tiles: int
     when: Number = True
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Positions:
+class Positions(Maker):
     """The position of each lane along an axis, counted from 0: a load without memory.
 
     Attributes:
-        result: Its name.
         tile: Its type, in i64, or in i32 where that is enough for all that follows.
         at: The axis: which piece of each of its dims; several count row-major.
     """
 
-    result: str
-    tile: Tile
     at: Axis
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 # -- One element at a time -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(Maker):
     """An operator of the table on each element, in f32.
 
     Operands are f32 tiles whose axes are some of the result's, in its order, and
     constants; tiles spread over the axes that they lack.
 
     Attributes:
-        result: Its name.
-        tile: Its type.
         op: The operator.
         operands: What it is applied to; with `inner`, what that is applied to.
         inner: An operator that is computed in the same step: `op(inner(operands))`.
@@ -1065,59 +1028,46 @@ class Compute:
         rounded: It is rounded by itself, never made one operation with what reads it.
     """
 
-    result: str
-    tile: Tile
     op: Operator
     operands: tuple[ir.Operand, ...]
     inner: Operator | None = None
     rounded: bool = False
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Cast:
+class Cast(Maker):
     """The operand rounded to the element format of `tile`, as the program says."""
 
-    result: str
-    tile: Tile
     operand: str
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Finite:
+class Finite(Maker):
     """A shift, with 0 for what that of a wholly masked row is: its neutral element."""
 
-    result: str
-    tile: Tile
     operand: str
     fill: float = -math.inf
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 # -- Changes of form -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Convert:
+class Convert(Maker):
     """The same numbers as f32, or with the axes in another order, which moves data.
 
     Where `when` does not hold it is not made.
     """
 
-    result: str
-    tile: Tile
     operand: str
     when: Number = True
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Mask:
+class Mask(Maker):
     """The operand with `fill` in the lanes outside of some pieces.
 
     Attributes:
-        result: Its name.
         tile: Its type; the format may be f32 where the operand's is narrower.
         operand: What is masked.
         fill: What lanes outside hold.
@@ -1126,80 +1076,61 @@ class Mask:
         when: Whether the result is made.
     """
 
-    result: str
-    tile: Tile
     operand: str
     fill: float
     where: tuple[tuple[Dim, Number], ...]
     when: Number = True
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Merge:
+class Merge(Maker):
     """The operand of a matrix product whose sides are several axes each.
 
     Each group of `sides` becomes one axis of a matrix, which moves nothing.  Its `tile`
     keeps the axes apart.
     """
 
-    result: str
-    tile: Tile
     operand: str
     sides: tuple[Order, ...]
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Lane:
+class Lane(Maker):
     """One lane of the operand along a whole dim of few, which is no axis any more.
 
     Attributes:
-        result: Its name.
-        tile: Its type.
         operand: What it is a lane of.
         along: The dim.
         at: Which of its elements.
     """
 
-    result: str
-    tile: Tile
     operand: str
     along: Dim
     at: int
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Join:
+class Join(Maker):
     """Two tiles as the two lanes along a whole dim, which is the last axis.
 
     Attributes:
-        result: Its name.
-        tile: Its type.
         operand: The first lane.
         other: The second one.
         along: The dim.
     """
 
-    result: str
-    tile: Tile
     operand: str
     other: str
     along: Dim
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Pick:
+class Pick(Maker):
     """`other` where `when` holds, else `operand`: which copy of a tile is read."""
 
-    result: str
-    tile: Tile
     operand: str
     other: str
     when: Number
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 # -- Sums ------------------------------------------------------------------------------
@@ -1209,14 +1140,12 @@ MOST_HALVED = 16
 
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(Maker):
     """The sum or the maximum over some axes, in f32.
 
     Lanes outside of `over` must hold the neutral element.
 
     Attributes:
-        result: Its name.
-        tile: Its type.
         op: The reduction.
         operand: What is reduced.
         over: The axes that vanish.
@@ -1225,17 +1154,14 @@ class Reduce:
             it is where warps hold the axis.
     """
 
-    result: str
-    tile: Tile
     op: Operator
     operand: str
     over: Order
     halves: Number = False
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(Maker):
     """Each element joined with all before it along a whole dim, in f32.
 
     Or along the loop's piece of one, with those of the same iteration.  Lanes outside
@@ -1243,16 +1169,13 @@ class Scan:
     of what they hold then.
     """
 
-    result: str
-    tile: Tile
     op: Operator
     operand: str
     along: Dim
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(Maker):
     """`left[batch rows over] · right[batch over columns]`, in f32.
 
     By the matrix unit, whose operands lie in this order; without rows, columns or what
@@ -1275,8 +1198,6 @@ class Product:
         into: The carried tile to which the product is added in place.
     """
 
-    result: str
-    tile: Tile
     left: str
     right: str
     batch: Order
@@ -1286,7 +1207,6 @@ class Product:
     wgmma: Number = False
     precision: Literal["storage", "tf32", "ieee"] = "storage"
     into: str | None = None
-    notes: Notes = field(default=(), compare=False, repr=False)
 
     @property
     def is_matrix(self) -> bool:
@@ -1304,43 +1224,37 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Maker):
     """A tile that the loop carries, with what it holds before the first iteration."""
 
-    result: str
-    tile: Tile
     value: float
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Rescale:
+class Rescale(Noted):
     """`target *= scale`: what was summed relative to an older maximum shrinks."""
 
     target: str
     scale: str
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Update:
+class Update(Noted):
     """`target += operand`, or what `op`, a reduction made in steps, makes of both."""
 
     target: str
     operand: str
     op: Operator
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Largest:
+class Largest(Maker):
     """The largest so far, with 0 for -inf; what was largest last is `state`.
 
     It serves only to keep exponentials in range, so verification takes random numbers
     for it.
 
     Attributes:
-        result: Its name.
         tile: Its type, and that of `scale`.
         operand: The maximum of one iteration.
         state: The carried tile that it is compared with and that takes the larger,
@@ -1349,29 +1263,22 @@ class Largest:
             one shrink; None where nothing is rescaled.
     """
 
-    result: str
-    tile: Tile
     operand: str
     state: str
     scale: str | None
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 # -- Order -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Wait:
+class Wait(Noted):
     """Until the kernel ahead has ended: what it makes may be read from here on."""
-
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Announce:
+class Announce(Noted):
     """The kernel behind may start."""
-
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 Part = Literal["", "ahead", "whole", "behind"]
@@ -1380,7 +1287,7 @@ or those ahead of them or behind."""
 
 
 @dataclass(frozen=True)
-class Loop:
+class Loop(Noted):
     """The iterations over the pieces of the program's loop; loads are pipelined.
 
     Attributes:
@@ -1393,7 +1300,6 @@ class Loop:
     dim: str
     body: tuple[Statement, ...]
     part: Part = ""
-    notes: Notes = field(default=(), compare=False, repr=False)
     closing: Notes = field(default=(), compare=False, repr=False)
 
 
@@ -1490,19 +1396,10 @@ class TileProgram:
         """The type of every value, in the order in which they are made."""
         found: dict[str, Tile] = {}
         for statement in self.statements:
-            match statement:
-                case Product() if statement.into is not None:
-                    pass
-                case Largest():
-                    found[statement.result] = statement.tile
-                    if statement.scale is not None:
-                        found[statement.scale] = statement.tile
-                case Store() | Ask() | Rescale() | Update() | Wait() | Announce():
-                    pass
-                case Loop():
-                    pass
-                case _:
-                    found[statement.result] = statement.tile
+            if isinstance(statement, Maker) and statement.result in makes(statement):
+                found[statement.result] = statement.tile
+            if isinstance(statement, Largest) and statement.scale is not None:
+                found[statement.scale] = statement.tile
         return found
 
 

@@ -954,7 +954,7 @@ class _Program:
             case CarryForm():
                 value, notes = self.fill(line.value), self.notes(line.name)
                 return tp.Start(
-                    self.name(line.name), self.tile(line.type), value, notes
+                    self.name(line.name), self.tile(line.type), value, notes=notes
                 )
             case StoreForm():
                 return self._store(line)
@@ -964,13 +964,13 @@ class _Program:
                 return self._change(line)
             case BareForm():
                 of = tp.Wait if line.word.text == "wait" else tp.Announce
-                return of(self.notes(line.word))
+                return of(notes=self.notes(line.word))
             case LoopForm():
                 body = tuple(s for inner in line.lines for s in self._line(inner, None))
                 dim = self.resolver.dim_name(line.dim)
                 word = None if line.part is None else line.part.text
                 part = next(p for p in get_args(tp.Part) if p == (word or ""))
-                return tp.Loop(dim, body, part, self.notes(line.word))
+                return tp.Loop(dim, body, part, notes=self.notes(line.word))
             case BlockForm() | HeadForm():
                 raise AssertionError(line)
 
@@ -984,7 +984,7 @@ class _Program:
         dtype = self.resolver.dtype(line.type.dtype)
         operand = self.name(line.operand)
         return tp.Store(
-            self.name(line.name), operand, axes, dtype, self.notes(line.name)
+            self.name(line.name), operand, axes, dtype, notes=self.notes(line.name)
         )
 
     def _ask(self, line: ActionForm) -> tp.Ask:
@@ -998,9 +998,9 @@ class _Program:
         target, operand = self.name(line.target), self.name(line.operand)
         notes = self.notes(line.target)
         if line.sign.text == "*=":
-            return tp.Rescale(target, operand, notes)
+            return tp.Rescale(target, operand, notes=notes)
         if line.sign.text == "+=":
-            return tp.Update(target, operand, SUM, notes)
+            return tp.Update(target, operand, SUM, notes=notes)
         reductions = {n: o for n, o in OPERATORS.items() if o.in_steps}
         reduction = reductions.get(line.sign.text.removesuffix("="))
         if reduction is None:
@@ -1010,7 +1010,7 @@ class _Program:
                 f"{line.sign} is no sign of an update"
                 + suggest(line.sign.text, signs, "signs"),
             )
-        return tp.Update(target, operand, reduction, notes)
+        return tp.Update(target, operand, reduction, notes=notes)
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -1143,7 +1143,7 @@ class _Assigned:
             operands,
             inner,
             bool(self._action.details),
-            self._notes,
+            notes=self._notes,
         )
 
     def _operator(self, form: CallForm) -> Operator:
