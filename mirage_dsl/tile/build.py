@@ -794,15 +794,11 @@ WARPS_OF_A_GROUP = 4
 
 
 @dataclass(frozen=True)
-class ProductAxes:
+class ProductAxes(tp.Contracted):
     """How a contraction becomes a matrix product.
 
     Attributes:
         left: Position of the operand that has the rows.
-        batch: Axes of both operands that stay.
-        rows: Axes of the left operand alone.
-        columns: Axes of the right operand alone.
-        over: Axes summed over.
     """
 
     left: int
@@ -810,27 +806,6 @@ class ProductAxes:
     rows: tp.Order
     columns: tp.Order
     over: tp.Order
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether it is a matrix product; otherwise it is multiplied and summed."""
-        return bool(self.rows and self.columns and self.over)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a matrix product of the shape of its result: none merged."""
-        groups = (self.batch, self.rows, self.columns, self.over)
-        return self.is_matrix and all(len(group) <= 1 for group in groups)
-
-    @property
-    def result(self) -> tp.Order:
-        """Axes of the result."""
-        return self.batch + self.rows + self.columns
-
-    @property
-    def operands(self) -> tuple[tp.Order, tp.Order]:
-        """Axes of the left and of the right operand."""
-        return self.batch + self.rows + self.over, self.batch + self.over + self.columns
 
 
 @dataclass(frozen=True)
@@ -1045,7 +1020,7 @@ class Layout:
         self._left[node.result] = node.values[left % len(node.values)]
         for value, axes in zip(
             (node.values[left], node.values[-1 if right else 0]),
-            product.operands,
+            product.factors,
             strict=True,
         ):
             self._wish(value, axes, strong=product.is_matrix)
@@ -1099,7 +1074,7 @@ class Layout:
 
     def _apply_order(self, node: ir.Apply) -> tp.Order:
         if node.op.kind is Kind.CONTRACTION:
-            return self.products[node.result].result
+            return self.products[node.result].made
         if node.op is table.CONCAT:
             axes, lane = self.axes(node.result), self._order_of(node.values[0])
             return (*lane, *(d for d in axes if d not in lane))
@@ -1277,7 +1252,8 @@ class Wiring:
         absorbed.add(value)
         if maker.op.kind is Kind.CONTRACTION:
             product = self._layout.products[value]
-            return [maker] if product.is_plain and product.result == order else None
+            plain = product.is_matrix and not product.is_merged
+            return [maker] if plain and product.made == order else None
         if maker.op.term is not Term.ADD or len(maker.values) != 2:
             return None
         found = [self._products_of(v, order, absorbed) for v in maker.values]
@@ -2640,13 +2616,13 @@ class _Builder:
         values = node.values if len(node.values) == 2 else node.values * 2
         sides = values[product.left], values[1 - product.left]
         # What is outside of an iteration's part is not added to a carried tile.
-        looped = () if into is None else (d for d in product.result if d.loop)
+        looped = () if into is None else (d for d in product.made if d.loop)
         zero = (*product.over, *looped)
         if product.is_matrix:
             left = self._matrix(node, sides[0], product, 0, zero)
             right = self._matrix(node, sides[1], product, 1, zero)
         else:
-            order = (*product.result, *product.over)
+            order = (*product.made, *product.over)
             masked = [
                 self._masked(self._in_f32(self._in_registers(v)), zero, 0.0)
                 for v in sides
@@ -2657,7 +2633,7 @@ class _Builder:
             precision = "tf32" if self._block.schedule.allow_tf32 else "ieee"
         found = tp.Product(
             node.result,
-            tp.Tile(f32, product.result),
+            tp.Tile(f32, product.made),
             left,
             right,
             product.batch,
@@ -2685,7 +2661,7 @@ class _Builder:
 
         Outside of the pieces `zero` it is 0.
         """
-        order, first = product.operands[side], self._values[value]
+        order, first = product.factors[side], self._values[value]
         again = self._again.get(value, first)
         reads_again = again != first and self._wiring.reads_again(node, value)
         if isinstance(reads_again, tp.Formula):
@@ -2696,7 +2672,7 @@ class _Builder:
         else:
             first = again if reads_again else first
             found = self._side(first, zero, order)
-        if product.is_plain:
+        if not product.is_merged:
             return found
         groups = (product.rows, product.over)
         if side == 1:

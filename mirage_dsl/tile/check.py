@@ -320,16 +320,12 @@ def _expected_orders(view: _View, statement: tp.Statement) -> Iterator[_Expected
 
 
 def _product_orders(product: tp.Product) -> Iterator[_Expected]:
-    batch, rows, columns = product.batch, product.rows, product.columns
-    over = product.over
-    if product.is_matrix:
-        yield product.left, batch + rows + over, True
-        yield product.right, batch + over + columns, True
-    else:
-        # These have no axes to be exact in but their own.
-        whole = batch + rows + columns + over
-        yield product.left, tuple(d for d in whole if d not in columns), True
-        yield product.right, tuple(d for d in whole if d not in rows), True
+    left, right = product.factors
+    if not product.is_matrix:
+        # What is summed is last in both.
+        right = product.batch + product.columns + product.over
+    yield product.left, left, True
+    yield product.right, right, True
     if product.into is not None:
         yield product.into, product.tile.axes, True
 
@@ -338,7 +334,7 @@ def _result_axes(view: _View, statement: tp.Statement) -> tp.Order | None:
     """The axes of a result where they follow from the operands."""
     match statement:
         case tp.Product() if statement.into is None:
-            return statement.batch + statement.rows + statement.columns
+            return statement.made
         case tp.Reduce():
             own = view.tiles[statement.operand].axes
             return tuple(d for d in own if d not in statement.over)

@@ -300,13 +300,10 @@ class _Evaluation(Generic[V]):
         return self.arrays.reduce(statement.op, named, over)
 
     def _product(self, statement: tp.Product) -> None:
-        sides = (
-            (statement.left, (statement.batch, statement.rows, statement.over)),
-            (statement.right, (statement.batch, statement.over, statement.columns)),
-        )
         operands: list[Named[V]] = []
-        for name, groups in sides:
-            wanted = _names(tuple(d for group in groups for d in group))
+        sides = (statement.left, statement.right)
+        for name, axes in zip(sides, statement.factors, strict=True):
+            wanted = _names(axes)
             named = self.get(name)
             own = tuple(n for n in named.labels if isinstance(n, str))
             fits = own == wanted if statement.is_matrix else set(own) == set(wanted)

@@ -1133,6 +1133,46 @@ class Pick(Maker):
     when: Number
 
 
+# -- Axes of products ------------------------------------------------------------------
+
+
+class Contracted:
+    """What has the axes of a product.
+
+    Attributes:
+        batch: Axes of both operands that stay.
+        rows: Axes of the left operand alone.
+        columns: Axes of the right operand alone.
+        over: Axes summed over.
+    """
+
+    batch: Order
+    rows: Order
+    columns: Order
+    over: Order
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the matrix unit takes it; otherwise it is multiplied and summed."""
+        return bool(self.rows and self.columns and self.over)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether several axes become one side of a matrix."""
+        groups = (self.batch, self.rows, self.columns, self.over)
+        return any(len(group) > 1 for group in groups)
+
+    @property
+    def made(self) -> Order:
+        """Axes of the result."""
+        return self.batch + self.rows + self.columns
+
+    @property
+    def factors(self) -> tuple[Order, Order]:
+        """Axes of the left and of the right operand, as the matrix unit takes them."""
+        return self.batch + self.rows + self.over, self.batch + self.over + self.columns
+
+
 # -- Sums ------------------------------------------------------------------------------
 
 MOST_HALVED = 16
@@ -1175,7 +1215,7 @@ class Scan(Maker):
 
 
 @dataclass(frozen=True)
-class Product(Maker):
+class Product(Maker, Contracted):
     """`left[batch rows over] · right[batch over columns]`, in f32.
 
     By the matrix unit, whose operands lie in this order; without rows, columns or what
@@ -1187,10 +1227,6 @@ class Product(Maker):
         tile: Its type: axes batch, rows, columns.
         left: The operand with the rows.
         right: The operand with the columns.
-        batch: Axes of both operands that stay.
-        rows: Axes of the left operand alone.
-        columns: Axes of the right operand alone.
-        over: Axes summed over.
         wgmma: Whether the matrix unit reads the tiles from shared memory by itself, as
             Hopper's does from 64 rows on.
         precision: Of f32 operands: rounded to TF32, or as they are (`ieee`); narrower
@@ -1207,17 +1243,6 @@ class Product(Maker):
     wgmma: Number = False
     precision: Literal["storage", "tf32", "ieee"] = "storage"
     into: str | None = None
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether the matrix unit takes it."""
-        return bool(self.rows and self.columns and self.over)
-
-    @property
-    def is_merged(self) -> bool:
-        """Whether several axes become one side of a matrix."""
-        groups = (self.batch, self.rows, self.columns, self.over)
-        return any(len(group) > 1 for group in groups)
 
 
 # -- What a loop carries ---------------------------------------------------------------
