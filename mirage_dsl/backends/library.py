@@ -29,6 +29,9 @@ from mirage_dsl.ir.graph import Apply
 from mirage_dsl.ir.infer import operand_axes
 from mirage_dsl.ops.definition import Kind, Operator
 
+Size = Callable[[str], str]
+"""Gives the text of an extent."""
+
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
         "shift_of": '''
@@ -97,7 +100,7 @@ def expression(
     operands: Sequence[Argument],
     result: tuple[str, ...],
     dtype: DType,
-    size: Callable[[str], str],
+    size: Size,
 ) -> str:
     """The PyTorch expression of a kernel-level operator.
 
@@ -126,13 +129,13 @@ def expression(
         case Kind.CONTRACTION:
             return _product(template, operands, result, size)
         case Kind.VIEW:
-            return _view(template, node, operands[0], dtype, size)
+            return _view(node, operands[0], dtype, size)
         case Kind.GATHER:
-            return _gather(template, node, operands, result)
+            return _gather(node, operands, result)
         case Kind.CONCAT:
-            return _concat(template, node, operands, result, size)
+            return _concat(node, operands, result, size)
         case Kind.LIBRARY:
-            return _library(template, node, operands, size)
+            return _library(node, operands, size)
 
 
 def only_element(operand: Argument, over: Sequence[str], dtype: DType) -> str:
@@ -146,9 +149,7 @@ def _is_one_number(operands: Sequence[Argument]) -> bool:
     return all(o.dtype is None and o.text == operands[0].text for o in operands)
 
 
-def _filled(
-    number: str, dims: Sequence[str], dtype: DType, size: Callable[[str], str]
-) -> str:
+def _filled(number: str, dims: Sequence[str], dtype: DType, size: Size) -> str:
     """A tensor of one number."""
     shape = _shape([(d,) for d in dims], size)
     return f"torch.full({shape}, {number}, dtype={torch_dtype(dtype)}, device=device)"
@@ -199,11 +200,7 @@ def _elementwise(
 
 
 def _scanned(
-    template: str,
-    along: tuple[str, ...],
-    operand: Argument,
-    dtype: str,
-    size: Callable[[str], str],
+    template: str, along: tuple[str, ...], operand: Argument, dtype: str, size: Size
 ) -> str:
     """A scan of an axis, of which several dims become one."""
     dims = operand.dims
@@ -260,10 +257,7 @@ def product(
 
 
 def _product(
-    template: str,
-    operands: Sequence[Argument],
-    result: tuple[str, ...],
-    size: Callable[[str], str],
+    template: str, operands: Sequence[Argument], result: tuple[str, ...], size: Size
 ) -> str:
     """A matrix by columns that lie as they are to lie, or batches of matrices."""
     a, b = operands
@@ -275,11 +269,7 @@ def _product(
 
 
 def _of_matrices(
-    template: str,
-    a: Argument,
-    b: Argument,
-    result: tuple[str, ...],
-    size: Callable[[str], str],
+    template: str, a: Argument, b: Argument, result: tuple[str, ...], size: Size
 ) -> str:
     """Batches of matrices: dims of rows, of columns and what is summed are one axis."""
     shared = {*a.dims} & {*b.dims}
@@ -308,11 +298,7 @@ def _of_matrices(
 
 
 def _of_columns(
-    template: str,
-    own: Argument,
-    matrix: Argument,
-    result: tuple[str, ...],
-    size: Callable[[str], str],
+    template: str, own: Argument, matrix: Argument, result: tuple[str, ...], size: Size
 ) -> str | None:
     """A matrix by columns that lie behind the summed dim; None for other products.
 
@@ -337,13 +323,7 @@ def _of_columns(
     return text
 
 
-def _view(
-    template: str,
-    node: Apply,
-    operand: Argument,
-    dtype: DType,
-    size: Callable[[str], str],
-) -> str:
+def _view(node: Apply, operand: Argument, dtype: DType, size: Size) -> str:
     name, dims = operand.text, operand.dims
     fields: dict[str, object] = {"dtype": torch_dtype(dtype)}
     if node.factored is not None:
@@ -370,15 +350,10 @@ def _view(
         count = part.length(None)
         count_text = size(part.to) if count is None else str(count)
         fields.update(axis=dims.index(part.dim), start=begin, count=count_text)
-    return template.format(name, **fields)
+    return node.op.torch.format(name, **fields)
 
 
-def _gather(
-    template: str,
-    node: Apply,
-    operands: Sequence[Argument],
-    result: tuple[str, ...],
-) -> str:
+def _gather(node: Apply, operands: Sequence[Argument], result: tuple[str, ...]) -> str:
     """Rows by their numbers, or elements along a dim where other dims are shared."""
     source, index = operands
     dim = node.dim("dim")
@@ -389,15 +364,11 @@ def _gather(
     at += len(own)
     order = (*result[:at], dim, *result[at:])
     texts = [aligned(o.text, o.dims, order) for o in operands]
-    return template.format(*texts, axis=at)
+    return node.op.torch.format(*texts, axis=at)
 
 
 def _concat(
-    template: str,
-    node: Apply,
-    operands: Sequence[Argument],
-    result: tuple[str, ...],
-    size: Callable[[str], str],
+    node: Apply, operands: Sequence[Argument], result: tuple[str, ...], size: Size
 ) -> str:
     """Operands one after the other, repeated where only others have an axis."""
     joined, to = node.dims("dims"), node.dim("to")
@@ -413,44 +384,35 @@ def _concat(
             shape = [(dim if d == to else d,) for d in result]
             text += f".expand({_shape(shape, size)})" + ".contiguous()" * large
         forms.append(text)
-    return template.format(operands=", ".join(forms), axis=result.index(to))
+    return node.op.torch.format(operands=", ".join(forms), axis=result.index(to))
 
 
-def _library(
-    template: str,
-    node: Apply,
-    operands: Sequence[Argument],
-    size: Callable[[str], str],
-) -> str:
+def _library(node: Apply, operands: Sequence[Argument], size: Size) -> str:
     """A call by axes, each of any number of dims; the result has an axis for each."""
     forms = [
         _with_axes(operand, axes.axes, size)
         for operand, axes in zip(operands, operand_axes(node), strict=True)
     ]
-    text = template.format(*forms, operands=", ".join(forms), **node.numbers)
+    text = node.op.torch.format(*forms, operands=", ".join(forms), **node.numbers)
     made = node.axes("gives")
     if all(len(axis) == 1 for axis in made):
         return text
     return _by_dims(text, [n for axis in made for n in axis], size)
 
 
-def _with_axes(
-    operand: Argument,
-    axes: Sequence[tuple[str, ...]],
-    size: Callable[[str], str],
-) -> str:
+def _with_axes(operand: Argument, axes: Sequence[tuple[str, ...]], size: Size) -> str:
     text = aligned(operand.text, operand.dims, [n for axis in axes for n in axis])
     if all(len(axis) == 1 for axis in axes):
         return text
     return f"{text}.reshape({_shape(axes, size)})"
 
 
-def _by_dims(text: str, dims: Iterable[str], size: Callable[[str], str]) -> str:
+def _by_dims(text: str, dims: Iterable[str], size: Size) -> str:
     """A tensor with one axis for each dim."""
     return f"{text}.reshape({_shape([(d,) for d in dims], size)})"
 
 
-def _shape(axes: Sequence[tuple[str, ...]], size: Callable[[str], str]) -> str:
+def _shape(axes: Sequence[tuple[str, ...]], size: Size) -> str:
     sizes = [" * ".join(map(size, axis)) or "1" for axis in axes]
     return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
@@ -458,7 +420,6 @@ def _shape(axes: Sequence[tuple[str, ...]], size: Callable[[str], str]) -> str:
 # -- Several operators at once ---------------------------------------------------------
 
 Values = Mapping[str, Argument]
-Size = Callable[[str], str]
 
 
 def call_text(

@@ -17,7 +17,7 @@ that PyTorch computes by one call as that call; views are free.  The constants a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -26,8 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.hardware import SECTOR, WARP, Hardware
-from mirage_dsl.core.types import AxisNames, DType, TensorType, Types, f32
+from mirage_dsl.core.hardware import (
+    FULL_PRECISION_SHARE,
+    SECTOR,
+    TF32_RATE,
+    WARP,
+    Hardware,
+)
+from mirage_dsl.core.types import AxisNames, TensorType, Types, f32
 from mirage_dsl.cost.facts import Column, Rows, as_column, facts_as_searched
 from mirage_dsl.cost.footprint import (
     Bools,
@@ -191,7 +197,7 @@ def traffic(
     return Traffic(seconds, pace, waiting, dram, through, held)
 
 
-def norm(power: float, *terms: Numbers) -> Numbers:
+def norm(power: float | Numbers, *terms: Numbers) -> Numbers:
     """The p-norm of a few times: near the largest, if the others are much smaller."""
     total = sum((t**power for t in terms), start=np.zeros_like(terms[0]))
     return total ** (1.0 / power)
@@ -222,7 +228,7 @@ def _reads(
     hardware = footprint.hardware
     loads, rounds = footprint.facts.tables.loads, footprint.iterations
     own = loads.looped[:, 0]
-    copies = footprint.stage_buffers
+    copies = footprint.buffers
     source = loads.source
     tile = footprint.elements(loads.dims) * loads.itemsize
     asked = loaded(footprint) * footprint.readers
@@ -306,7 +312,7 @@ def loaded(footprint: Footprint) -> Numbers:
     What lanes of a tile read of one element is read once.
     """
     loads = footprint.facts.tables.loads
-    first, second = footprint.stage_buffers
+    first, second = footprint.buffers
     count = np.ones((len(loads.own), len(footprint.points)))
     copies = (first > 0) + 1.0 * (second > 0)
     count[loads.looped[:, 0]] = footprint.iterations * copies
@@ -519,9 +525,6 @@ Measured on an H100: 0.3 µs for 16 x 128 elements and 4 warps, 0.8 for twice th
 COLUMNS = 8
 """Columns of the smallest matrix product."""
 
-TF32_RATE = 0.5
-"""Rate of f32 products that round to TF32, as a share of that of f16."""
-
 PICKED, PICKED_AHEAD = 12.0, 30.0
 """Operations of a lane for each element of windows that products read: in a loop
 without stages, and where elements are copied ahead, one by one.
@@ -539,14 +542,9 @@ lane for each element that is picked from there, one by one.
 halves of them, 4096 by 4096: 23.5 µs at best, 6.7 without looking anything up.
 """
 
-_FULL_PRECISION_SHARE = 0.15625
 TURNED_SHARE = 0.2
-"""Share of the f32 rate that products of f32 reach with two results a thread, since
-factors are read from shared memory; and what of it transposed products reach.
-
-Measured on an H200: 18 µs with tiles of 16 x 32 and 256 threads, 26 with 16 x 16, 90
-to 170 transposed.
-"""
+"""What transposed products of f32 reach of `FULL_PRECISION_SHARE`.  [M] H200: 90 to 170
+µs where others take 18 to 26."""
 
 
 @dataclass(frozen=True)
@@ -586,7 +584,7 @@ def block_cost(
     moved = traffic(footprint, inside, resident)
     arithmetic, tensor_flops, flops = _arithmetic(footprint, resident)
     busy = _overlapped(moved.seconds, arithmetic, footprint, resident)
-    busy = (busy**PACE_NORM + moved.pace**PACE_NORM) ** (1.0 / PACE_NORM)
+    busy = norm(PACE_NORM, busy, moved.pace)
     waves = np.ceil(footprint.blocks / (hardware.sms * resident))
     busy = busy + waves * moved.waiting
     return BatchCost(
@@ -621,7 +619,7 @@ def _overlapped(
     hardware = footprint.hardware
     together = np.minimum(resident, footprint.blocks / hardware.sms)
     power = np.where(footprint.ahead, OVERLAP_NORM, np.clip(together, 1.0, SHARED_NORM))
-    return (memory**power + arithmetic**power) ** (1.0 / power)
+    return norm(power, memory, arithmetic)
 
 
 def _arithmetic(
@@ -660,7 +658,7 @@ def _arithmetic(
         exchanges = 0.0
     scalar = work / lanes + steps
     power = np.where(together > 1, SHARED_NORM, 1.0)
-    one = (products**power + scalar**power) ** (1.0 / power) + exchanges
+    one = norm(power, products, scalar) + exchanges
     return one * np.ceil(blocks / hardware.sms), tensor_flops, flops
 
 
@@ -752,7 +750,7 @@ def _product_times(footprint: Footprint, readers: Numbers) -> tuple[Numbers, Num
     seconds = np.maximum(np.maximum(work / rate, chain), reading)
     if own.exact.any():
         results = rows * columns / (footprint.block_warps * WARP)
-        rate = _FULL_PRECISION_SHARE * hardware.f32_matmul_rate / hardware.sms
+        rate = FULL_PRECISION_SHARE * hardware.f32_matmul_rate / hardware.sms
         rate = rate * np.sqrt(np.minimum(results / 2, 1.0))
         turned = footprint.facts.program.schedule.swap_operands
         slow = work / (TURNED_SHARE if turned else 1.0) / rate
@@ -1072,11 +1070,11 @@ class Priced:
                 part: KernelCost | None = None
                 if node.result in together:
                     call = together[node.result]
-                    part = _call_kernel(call, graph, extents, inside, self._hardware)
+                    library = _Library(call.types, extents, self._hardware)
+                    part = library.call(call, graph.applies, inside)
                 elif node.result not in free:
-                    part = library_kernel(
-                        *(node, types, extents, inside, self._hardware), placed.keys()
-                    )
+                    library = _Library(types, extents, self._hardware)
+                    part = library.kernel(node, inside, placed.keys())
                 elif node.values[0] not in inside:
                     continue
                 self._parts += [] if part is None else [(node, part)]
@@ -1216,231 +1214,257 @@ def library_kernel(
     extents: Extents,
     inside: AbstractSet[str],
     hardware: Hardware,
-    placed: AbstractSet[str] = frozenset(),
 ) -> KernelCost:
-    """The cost of a pre-defined kernel: its roofline, a launch and a ramp.
-
-    Values that are `placed` lie in their concatenation already, which copies others.
-    """
-    there = placed & set(node.values) if node.op.kind is Kind.CONCAT else set[str]()
-    read = set(node.values) - there
-    moved = [_read_bytes(node, v, types, extents) for v in read]
-    cold = [_read_bytes(node, v, types, extents) for v in read - inside]
-    written = tensor_bytes(types[node.result], extents)
-    written -= sum(tensor_bytes(types[v], extents) for v in there)
-    dram, through = sum(cold) + written, sum(moved) + written
-    tensor, flops, arithmetic = _library_work(node, types, extents, hardware)
-    memory = max(dram / hardware.dram_rate, through / hardware.l2_rate)
-    copied = _copied_by(node, types)
-    copies = 2 * sum(tensor_bytes(types[v], extents) for v in copied)
-    copying = copies / (COPYING_SHARE * hardware.dram_rate)
-    as_it_lies = _row_major_seconds(node, types, tensor, extents, hardware)
-    if max(memory, as_it_lies) < max(memory, arithmetic) + copying:
-        arithmetic, copied, copies, copying = as_it_lies, [], 0.0, 0.0
-    busy = _library_busy(node, types, extents, hardware, max(memory, arithmetic))
-    busy += copying
-    apart = len(copied) if node.op.channels_last_of is not None else 0
-    return KernelCost(
-        1e6 * (busy + (1 + apart) * hardware.launch + hardware.ramp),
-        dram + copies,
-        through + copies,
-        tensor,
-        flops,
-        1e6 * memory,
-        1e6 * arithmetic,
-        copied=tuple(copied),
-    )
+    """The cost of a pre-defined kernel: its roofline, a launch and a ramp."""
+    return _Library(types, extents, hardware).kernel(node, inside, frozenset())
 
 
-def _copied_by(node: ir.Apply, types: Types) -> list[str]:
-    """What a convolution with channels last copies: what lies not as it wants."""
-    if node.op.channels_last_of is None and node.op not in CHANNELS_LAST:
-        return []
-    axes = (*operand_axes(node), AxisNames(node.axes("gives")))
-    return [
-        value
-        for value, own in zip((*node.values, node.result), axes, strict=True)
-        if not lies_with_channels_last(types[value], own)
-    ]
+@dataclass(frozen=True)
+class _Library:
+    """Prices library kernels."""
 
+    types: Types
+    extents: Extents
+    hardware: Hardware
 
-def _row_major_seconds(
-    node: ir.Apply, types: Types, flops: float, extents: Extents, hardware: Hardware
-) -> float:
-    """Seconds of a convolution's arithmetic on tensors as they lie.
+    def size(self, names: Sequence[str]) -> float:
+        """Elements of a tensor of some dims."""
+        return size_of(tuple(names), self.extents)
 
-    Infinite where no such kernel of libraries was measured.
-    """
-    planes = node.op in CHANNELS_LAST and len(node.numbers["stride"]) == 2
-    if not planes or types[node.result].dtype != f32:
-        return math.inf
-    if "output_padding" in node.numbers or node.numbers["groups"] != (1,):
-        return math.inf
-    channels = size_of(operand_axes(node)[1].axes[1], extents)
-    if channels < ROW_MAJOR_CHANNELS:
-        return math.inf
-    return flops / (ROW_MAJOR_SHARE * hardware.tensor_rate / 2)
+    def elements(self, value: str) -> float:
+        """Elements of a value."""
+        return self.size(self.types[value].names)
 
+    def bytes(self, value: str) -> float:
+        """Bytes of a value."""
+        return tensor_bytes(self.types[value], self.extents)
 
-def _read_bytes(node: ir.Apply, value: str, types: Types, extents: Extents) -> float:
-    """What a kernel reads of a tensor: all of it, or as much as it gathers."""
-    kind = types[value]
-    whole = tensor_bytes(kind, extents)
-    if node.op.kind is not Kind.GATHER or value != node.values[0]:
-        return whole
-    scattered = kind.names[-1] == node.attr("dim")
-    each = max(kind.dtype.itemsize, SECTOR if scattered else 0)
-    return min(whole, each * size_of(types[node.result].names, extents))
+    def kernel(
+        self, node: ir.Apply, inside: AbstractSet[str], placed: AbstractSet[str]
+    ) -> KernelCost:
+        """The cost of one operator.
 
+        Values that are `placed` lie in their concatenation, which copies others.
+        """
+        hardware = self.hardware
+        there = placed & set(node.values) if node.op.kind is Kind.CONCAT else set[str]()
+        read = set(node.values) - there
+        moved = [self._read_bytes(node, v) for v in read]
+        cold = [self._read_bytes(node, v) for v in read - inside]
+        written = self.bytes(node.result) - sum(map(self.bytes, there))
+        dram, through = sum(cold) + written, sum(moved) + written
+        tensor, flops, arithmetic = self._work(node)
+        memory = max(dram / hardware.dram_rate, through / hardware.l2_rate)
+        copied = self._copied_by(node)
+        copies = 2 * sum(map(self.bytes, copied))
+        copying = copies / (COPYING_SHARE * hardware.dram_rate)
+        as_it_lies = self._row_major_seconds(node, tensor)
+        if max(memory, as_it_lies) < max(memory, arithmetic) + copying:
+            arithmetic, copied, copies, copying = as_it_lies, [], 0.0, 0.0
+        busy = self._busy(node, max(memory, arithmetic)) + copying
+        apart = len(copied) if node.op.channels_last_of is not None else 0
+        return KernelCost(
+            1e6 * (busy + (1 + apart) * hardware.launch + hardware.ramp),
+            dram + copies,
+            through + copies,
+            tensor,
+            flops,
+            1e6 * memory,
+            1e6 * arithmetic,
+            copied=tuple(copied),
+        )
 
-def _call_kernel(
-    call: FusedCall,
-    graph: ir.KernelGraph,
-    extents: Extents,
-    inside: AbstractSet[str],
-    hardware: Hardware,
-) -> KernelCost:
-    """The cost of several operators that are one call: their work, and its tensors."""
-    types, own = call.types, call.inner | {call.result}
-    nodes = [n for n in graph.applies if n.result in own]
-    read = set(call.values)
-    written = tensor_bytes(types[call.result], extents)
-    through = sum(tensor_bytes(types[v], extents) for v in read) + written
-    dram = sum(tensor_bytes(types[v], extents) for v in read - inside) + written
-    works = [_library_work(n, types, extents, hardware) for n in nodes]
-    tensor, flops, arithmetic = (sum(w[i] for w in works) for i in range(3))
-    again = _read_again(call, extents, hardware)
-    dram, through = dram + again, through + again
-    rate = hardware.dram_rate * NORM_SHARES.get(call.name, 1.0)
-    memory = max(dram / rate, through / hardware.l2_rate)
-    busy = max(memory, arithmetic)
-    products = [n for n in nodes if n.op.kind is Kind.CONTRACTION]
-    if products:
-        joining = sum(_joining(n, types, extents, hardware) for n in products)
-        busy += 2 * hardware.prologue + (joining if len(products) == 1 else 0.0)
-    if len(products) > 1:
-        share = _attention_share(types[products[0].result].dtype)
-        busy = math.hypot(busy / share, hardware.library_reduction)
-    elif not products and call.over:
-        busy = _busy_with_reduction(call, extents, hardware, busy)
-    busy = _busy_with_rows(call, nodes, extents, hardware, busy)
-    return KernelCost(
-        1e6 * (busy + hardware.launch + hardware.ramp),
-        dram,
-        through,
-        tensor,
-        flops,
-        1e6 * memory,
-        1e6 * arithmetic,
-        call=call.name,
-    )
+    def _copied_by(self, node: ir.Apply) -> list[str]:
+        """What a convolution with channels last copies: what lies not as it wants."""
+        if node.op.channels_last_of is None and node.op not in CHANNELS_LAST:
+            return []
+        axes = (*operand_axes(node), AxisNames(node.axes("gives")))
+        return [
+            value
+            for value, own in zip((*node.values, node.result), axes, strict=True)
+            if not lies_with_channels_last(self.types[value], own)
+        ]
 
+    def _row_major_seconds(self, node: ir.Apply, flops: float) -> float:
+        """Seconds of a convolution's arithmetic on tensors as they lie.
 
-def _attention_share(products: DType) -> float:
-    """Share of its roofline that attention with products of a format reaches."""
-    return EXACT_ATTENTION_SHARE if products == f32 else ATTENTION_SHARE
+        Infinite where no such kernel of libraries was measured.
+        """
+        planes = node.op in CHANNELS_LAST and len(node.numbers["stride"]) == 2
+        if not planes or self.types[node.result].dtype != f32:
+            return math.inf
+        if "output_padding" in node.numbers or node.numbers["groups"] != (1,):
+            return math.inf
+        if self.size(operand_axes(node)[1].axes[1]) < ROW_MAJOR_CHANNELS:
+            return math.inf
+        return flops / (ROW_MAJOR_SHARE * self.hardware.tensor_rate / 2)
 
+    def _read_bytes(self, node: ir.Apply, value: str) -> float:
+        """What a kernel reads of a tensor: all of it, or as much as it gathers."""
+        kind, whole = self.types[value], self.bytes(value)
+        if node.op.kind is not Kind.GATHER or value != node.values[0]:
+            return whole
+        scattered = kind.names[-1] == node.attr("dim")
+        each = max(kind.dtype.itemsize, SECTOR if scattered else 0)
+        return min(whole, each * self.elements(node.result))
 
-def _busy_with_reduction(
-    call: FusedCall, extents: Extents, hardware: Hardware, busy: float
-) -> float:
-    """Seconds of a call that reduces; it is `busy` with its numbers and bytes."""
-    made = call.types[call.result].names
-    elements = size_of(call.types[call.value("x")].names, extents)
-    if not {*call.over} & {*made}:
-        busy = max(busy, REDUCED_SECONDS * size_of(made, extents))
-    return math.hypot(busy, _row_latency(elements, hardware))
+    def _work(self, node: ir.Apply) -> tuple[float, float, float]:
+        """FLOP of a product, or of another operator, and their seconds."""
+        hardware = self.hardware
+        if node.op.kind is Kind.LIBRARY:
+            return self._window_work(node)
+        if node.op.kind is not Kind.CONTRACTION:
+            values = (node.result, *node.values)
+            widest = max(values, key=lambda v: len(self.types[v].names))
+            flops = node.op.flops * self.elements(widest)
+            return 0.0, flops, flops / hardware.f32_rate
+        names = dict.fromkeys(n for v in node.values for n in self.types[v].names)
+        tensor = node.op.flops * self.size(tuple(names))
+        rate = hardware.tensor_rate
+        if self.types[node.result].dtype == f32:
+            rate = hardware.f32_matmul_rate * self._exact_share(node)
+        deep = self.size(node.over) / SMALLEST_DOT * hardware.matrix_step
+        return tensor, 0.0, max(tensor / rate, deep / LIBRARY_SPLIT)
 
+    def _window_work(self, node: ir.Apply) -> tuple[float, float, float]:
+        """Of what only PyTorch computes; f32 convolutions it rounds to TF32."""
+        known = {n: int(self.size((n,))) for n in library_dims(node)}
+        shapes, shape = library_shapes(node, known)
+        assert node.op.work is not None
+        flops = node.op.flops * node.op.work(shapes, node.numbers, shape)
+        if not node.op.on_matrix_units:
+            return 0.0, flops, flops / self.hardware.f32_rate
+        rate = CONVOLUTION_SHARE * self.hardware.tensor_rate
+        if self.types[node.result].dtype == f32:
+            rate /= 2
+            plane = len(shape) == 4
+            wide = plane and math.prod(shapes[1][2:]) > WIDE_WINDOW
+            rate *= min(WIDE_SHARE if wide else 1.0, _share_of_channels(node, shapes))
+        return flops, 0.0, flops / rate
 
-def _busy_with_rows(
-    call: FusedCall,
-    nodes: Sequence[ir.Apply],
-    extents: Extents,
-    hardware: Hardware,
-    busy: float,
-) -> float:
-    """Seconds of a call of which a block computes each row; of others it is `busy`."""
-    if call.name not in ROW_RATES:
-        return busy
-    row = max(size_of(n.over, extents) for n in nodes if n.op.kind is Kind.REDUCTION)
-    busy = max(busy, row / ROW_RATES[call.name])
-    if call.name not in ROW_NORMS:
-        return busy
-    rows = size_of(call.types[call.value("x")].names, extents) / row
-    copied = 2 * _copied_rows(call, extents) / (COPYING_SHARE * hardware.dram_rate)
-    return max(busy, ROW_SECONDS * rows) + copied
+    def _busy(self, node: ir.Apply, busy: float) -> float:
+        """Seconds of a library kernel whose roofline takes `busy`."""
+        made, read = self.elements(node.result), list(map(self.elements, node.values))
+        match node.op.kind:
+            case Kind.CONTRACTION:
+                return busy + 2 * self.hardware.prologue + self._joining(node)
+            case Kind.REDUCTION:
+                busy = max(busy, REDUCED_SECONDS * made)
+                return math.hypot(busy, self._row_latency(max(read)))
+            case Kind.SCAN:
+                return math.hypot(busy / SCAN_SHARE, self._row_latency(max(read)))
+            case Kind.CONCAT | Kind.GATHER:
+                return busy
+            case Kind.LIBRARY:
+                on_units = node.op.on_matrix_units
+                return busy + 2 * self.hardware.prologue if on_units else busy
+            case _:
+                if all(size == made for size in read):
+                    return busy
+                return max(busy, made / self.hardware.library_broadcast)
 
+    def _exact_share(self, node: ir.Apply) -> float:
+        """Share of the f32 rate of a product; few rows leave much of it idle."""
+        own, result = set(self.types[node.result].names), self.elements(node.result)
+        sides = (own - set(self.types[v].names) for v in node.values)
+        least = min(result / self.size(tuple(side)) for side in sides)
+        return 1.0 if least >= LIBRARY_TILE else FULL_PRECISION_SHARE
 
-def _read_again(call: FusedCall, extents: Extents, hardware: Hardware) -> float:
-    """Bytes that are read from memory more than once.
+    def _joining(self, node: ir.Apply) -> float:
+        """Seconds of joining the parts of a product that is split to fill the GPU."""
+        tiles = self.elements(node.result) / LIBRARY_TILE**2
+        split = self.size(node.over) >= LIBRARY_DEPTH and tiles < self.hardware.sms
+        return self.hardware.library_join if split else 0.0
 
-    Softmaxes and norms do that with long rows; a group norm is made by two kernels.
-    """
-    if call.name not in ROW_READS:
-        return 0.0
-    whole = tensor_bytes(call.types[call.value("x")], extents)
-    if call.name == "group_norm":
-        return whole if whole > hardware.l2_bytes else 0.0
-    rows = whole / size_of(call.over, extents)
-    rows /= call.types[call.value("x")].dtype.itemsize
-    at_work = whole * min(1.0, hardware.sms / rows)
-    reads = ROW_READS[call.name] - 1
-    return reads * whole if at_work > hardware.l2_bytes else 0.0
+    def _row_latency(self, elements: float) -> float:
+        """Seconds that a library's reduction of so many elements waits."""
+        most = self.hardware.library_reduction
+        return min(most / 4 + elements / self.hardware.library_broadcast, most)
 
+    # -- Calls of several operators ------------------------------------------------
 
-def _copied_rows(call: FusedCall, extents: Extents) -> float:
-    """Bytes of a norm's operand and result that lie otherwise than in rows."""
-    kinds = [call.types[v] for v in (call.value("x"), call.result)]
-    lying = [(k, tuple(k.names[a] for a in k.order)) for k in kinds if k.is_flat]
-    return sum(
-        tensor_bytes(kind, extents)
-        for kind, dims in lying
-        if dims != rows_last(dims, call.over)
-    )
+    def call(
+        self, call: FusedCall, applies: Iterable[ir.Apply], inside: AbstractSet[str]
+    ) -> KernelCost:
+        """The cost of several operators that are one call: their work, its tensors."""
+        hardware, own = self.hardware, call.inner | {call.result}
+        nodes = [n for n in applies if n.result in own]
+        read, again = set(call.values), self._read_again(call)
+        written = self.bytes(call.result)
+        through = sum(map(self.bytes, read)) + written + again
+        dram = sum(map(self.bytes, read - inside)) + written + again
+        works = map(self._work, nodes)
+        tensor, flops, arithmetic = map(sum, zip(*works, strict=True))
+        rate = hardware.dram_rate * NORM_SHARES.get(call.name, 1.0)
+        memory = max(dram / rate, through / hardware.l2_rate)
+        busy = max(memory, arithmetic)
+        products = [n for n in nodes if n.op.kind is Kind.CONTRACTION]
+        if products:
+            joining = sum(map(self._joining, products))
+            busy += 2 * hardware.prologue + (joining if len(products) == 1 else 0.0)
+        if len(products) > 1:
+            exact = self.types[products[0].result].dtype == f32
+            share = EXACT_ATTENTION_SHARE if exact else ATTENTION_SHARE
+            busy = math.hypot(busy / share, hardware.library_reduction)
+        elif not products and call.over:
+            busy = self._busy_with_reduction(call, busy)
+        busy = self._busy_with_rows(call, nodes, busy)
+        return KernelCost(
+            1e6 * (busy + hardware.launch + hardware.ramp),
+            dram,
+            through,
+            tensor,
+            flops,
+            1e6 * memory,
+            1e6 * arithmetic,
+            call=call.name,
+        )
 
+    def _busy_with_reduction(self, call: FusedCall, busy: float) -> float:
+        """Seconds of a call that reduces; it is `busy` with its numbers and bytes."""
+        made = self.types[call.result].names
+        if not {*call.over} & {*made}:
+            busy = max(busy, REDUCED_SECONDS * self.size(made))
+        return math.hypot(busy, self._row_latency(self.elements(call.value("x"))))
 
-def _row_latency(elements: float, hardware: Hardware) -> float:
-    """Seconds that a library's reduction of so many elements waits."""
-    most = hardware.library_reduction
-    return min(most / 4 + elements / hardware.library_broadcast, most)
+    def _busy_with_rows(
+        self, call: FusedCall, nodes: Sequence[ir.Apply], busy: float
+    ) -> float:
+        """Seconds of a call of which a block computes each row; of others as given."""
+        if call.name not in ROW_RATES:
+            return busy
+        row = max(self.size(n.over) for n in nodes if n.op.kind is Kind.REDUCTION)
+        busy = max(busy, row / ROW_RATES[call.name])
+        if call.name not in ROW_NORMS:
+            return busy
+        rows = self.elements(call.value("x")) / row
+        rate = COPYING_SHARE * self.hardware.dram_rate
+        return max(busy, ROW_SECONDS * rows) + 2 * self._copied_rows(call) / rate
 
+    def _read_again(self, call: FusedCall) -> float:
+        """Bytes that are read from memory more than once.
 
-def _library_work(
-    node: ir.Apply, types: Types, extents: Extents, hardware: Hardware
-) -> tuple[float, float, float]:
-    """FLOP of a product, or of another operator, and their seconds."""
-    if node.op.kind is Kind.LIBRARY:
-        return _window_work(node, types, extents, hardware)
-    if node.op.kind is not Kind.CONTRACTION:
-        widest = max((node.result, *node.values), key=lambda v: len(types[v].names))
-        flops = node.op.flops * size_of(types[widest].names, extents)
-        return 0.0, flops, flops / hardware.f32_rate
-    names = dict.fromkeys(n for v in node.values for n in types[v].names)
-    tensor = node.op.flops * size_of(tuple(names), extents)
-    rate = hardware.tensor_rate
-    if types[node.result].dtype == f32:
-        rate = hardware.f32_matmul_rate * _exact_share(node, types, extents)
-    deep = size_of(node.over, extents) / SMALLEST_DOT * hardware.matrix_step
-    return tensor, 0.0, max(tensor / rate, deep / LIBRARY_SPLIT)
+        Softmaxes and norms do that with long rows; a group norm is made by two kernels.
+        """
+        if call.name not in ROW_READS:
+            return 0.0
+        whole, l2_bytes = self.bytes(call.value("x")), self.hardware.l2_bytes
+        if call.name == "group_norm":
+            return whole if whole > l2_bytes else 0.0
+        rows = whole / self.size(call.over)
+        rows /= self.types[call.value("x")].dtype.itemsize
+        at_work = whole * min(1.0, self.hardware.sms / rows)
+        return (ROW_READS[call.name] - 1) * whole if at_work > l2_bytes else 0.0
 
-
-def _window_work(
-    node: ir.Apply, types: Types, extents: Extents, hardware: Hardware
-) -> tuple[float, float, float]:
-    """The same of what only PyTorch computes; f32 convolutions it rounds to TF32."""
-    known = {n: int(size_of((n,), extents)) for n in library_dims(node)}
-    shapes, shape = library_shapes(node, known)
-    assert node.op.work is not None
-    flops = node.op.flops * node.op.work(shapes, node.numbers, shape)
-    if not node.op.on_matrix_units:
-        return 0.0, flops, flops / hardware.f32_rate
-    rate = CONVOLUTION_SHARE * hardware.tensor_rate
-    if types[node.result].dtype == f32:
-        rate /= 2
-        plane = len(shape) == 4
-        wide = plane and math.prod(shapes[1][2:]) > WIDE_WINDOW
-        rate *= min(WIDE_SHARE if wide else 1.0, _share_of_channels(node, shapes))
-    return flops, 0.0, flops / rate
+    def _copied_rows(self, call: FusedCall) -> float:
+        """Bytes of a norm's operand and result that lie otherwise than in rows."""
+        kinds = {v: self.types[v] for v in (call.value("x"), call.result)}
+        lying = {
+            v: tuple(k.names[a] for a in k.order) for v, k in kinds.items() if k.is_flat
+        }
+        return sum(
+            self.bytes(v) for v, d in lying.items() if d != rows_last(d, call.over)
+        )
 
 
 def _share_of_channels(node: ir.Apply, shapes: Sequence[Sequence[int]]) -> float:
@@ -1449,47 +1473,6 @@ def _share_of_channels(node: ir.Apply, shapes: Sequence[Sequence[int]]) -> float
         return 1.0
     channels = 4 * math.ceil(shapes[0][1] / 4)
     return min(1.0, channels / MANY_CHANNELS)
-
-
-def _library_busy(
-    node: ir.Apply, types: Types, extents: Extents, hardware: Hardware, busy: float
-) -> float:
-    """Seconds of a library kernel whose roofline takes `busy`."""
-    made = size_of(types[node.result].names, extents)
-    read = [size_of(types[v].names, extents) for v in node.values]
-    match node.op.kind:
-        case Kind.CONTRACTION:
-            joining = _joining(node, types, extents, hardware)
-            return busy + 2 * hardware.prologue + joining
-        case Kind.REDUCTION:
-            busy = max(busy, REDUCED_SECONDS * made)
-            return math.hypot(busy, _row_latency(max(read), hardware))
-        case Kind.SCAN:
-            return math.hypot(busy / SCAN_SHARE, _row_latency(max(read), hardware))
-        case Kind.CONCAT | Kind.GATHER:
-            return busy
-        case Kind.LIBRARY:
-            return busy + 2 * hardware.prologue if node.op.on_matrix_units else busy
-        case _:
-            broadcasts = any(size != made for size in read)
-            return max(busy, made / hardware.library_broadcast) if broadcasts else busy
-
-
-def _exact_share(node: ir.Apply, types: Types, extents: Extents) -> float:
-    """Share of the f32 rate of a library's product; few rows leave much of it idle."""
-    result = size_of(types[node.result].names, extents)
-    sides = (set(types[node.result].names) - set(types[v].names) for v in node.values)
-    least = min(result / size_of(tuple(side), extents) for side in sides)
-    return 1.0 if least >= LIBRARY_TILE else _FULL_PRECISION_SHARE
-
-
-def _joining(
-    node: ir.Apply, types: Types, extents: Extents, hardware: Hardware
-) -> float:
-    """Seconds of joining the parts of a product that is split to fill the GPU."""
-    tiles = size_of(types[node.result].names, extents) / LIBRARY_TILE**2
-    deep = size_of(node.over, extents) >= LIBRARY_DEPTH
-    return hardware.library_join if deep and tiles < hardware.sms else 0.0
 
 
 # -- Graph-defined kernels -------------------------------------------------------------

@@ -17,7 +17,7 @@ from mirage_dsl.cost.facts import facts_of
 from mirage_dsl.cost.footprint import (
     Footprint,
     footprint_of,
-    shared_buffers,
+    shared_sizes,
     tensor_bytes,
 )
 from mirage_dsl.cost.order import exchanges, synchronisations
@@ -212,16 +212,15 @@ def _asked(node: BlockGraph, graph: KernelGraph) -> str:
 
 def _shared_memory(footprint: Footprint) -> list[str]:
     """What lies in shared memory, and when."""
-    buffers = [
-        (b, float(b.size[0])) for b in shared_buffers(footprint) if b.size[0] > 0
-    ]
-    held = {
-        "in the loop" if footprint.facts.program.loop else "in all": [
-            (b.value, size) for b, size in buffers if b.looping
-        ],
-        "after it": [(b.value, size) for b, size in buffers if b.ending],
-    }
-    return [f"  shared memory {w}: {_listed(some)}" for w, some in held.items() if some]
+    own = footprint.facts.tables.shared
+    sizes: list[float] = shared_sizes(footprint)[:, 0].tolist()
+    first = "in the loop" if footprint.facts.program.loop else "in all"
+    lines: list[str] = []
+    for when, lives in ((first, own.looping), ("after it", own.ending)):
+        rows = zip(own.names, sizes, lives, strict=True)
+        held = [(name, size) for name, size, lasts in rows if lasts and size > 0]
+        lines += [f"  shared memory {when}: {_listed(held)}"] if held else []
+    return lines
 
 
 def _inside(

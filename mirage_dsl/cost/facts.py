@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.build import (
+    Stage,
     Suited,
     build,
     defer,
@@ -47,7 +48,6 @@ from mirage_dsl.tile.combined import Deal, deal, packed, runs, words
 # -- Who makes and who reads a value ---------------------------------------------------
 
 
-Stage = Literal["before", "body", "after"]
 STAGES: tuple[Stage, ...] = ("before", "body", "after")
 
 Step = tuple[tp.Statement, Stage]
@@ -73,7 +73,7 @@ class Flow:
     """
 
     def __init__(self, program: tp.TileProgram) -> None:
-        self.tiles: Mapping[str, tp.Tile] = tp.tiles_of(program)
+        self.tiles = program.tiles
         self.words = words(program)
         self.packed = packed(program, words=self.words)
         self.stage: dict[str, Stage] = {}
@@ -737,7 +737,7 @@ class _Builder:
         change by no one number, but the dims that they lack do not change them.
         """
         found: dict[str, Mapping[Dim, int]] = {}
-        for statement, _ in tp.walk(self.program.body):
+        for statement in self.program.statements:
             match statement:
                 case tp.Positions():
                     sizes = [self.program.extents[d.name] or 0 for d in statement.at]
@@ -805,7 +805,7 @@ class _Builder:
         Where the elements are more, some are read again.
         """
         varying: dict[str, frozenset[str]] = {}
-        for statement, _ in tp.walk(self.program.body):
+        for statement in self.program.statements:
             names = frozenset[str]().union(*(varying[v] for v in tp.reads(statement)))
             if isinstance(statement, tp.Load):
                 names |= {d.name for d in ir.dims_of(statement.at)}

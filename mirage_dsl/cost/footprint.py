@@ -161,15 +161,13 @@ class Footprint:
         at = self.facts.place[dim]
         own = self.pieces[at]
         found = (self.padded[at] > own) | (self._extent(dim.name) % own > 0)
-        return found | self._has_excess(dim) if dim.grid else found
+        excess = self._excesses.get(dim.name) if dim.grid else None
+        return found if excess is None else found | excess
 
-    def _has_excess(self, dim: Dim) -> NDArray[np.bool_]:
-        """Whether some blocks of an axis of the grid have no part of a dim."""
-        axes = ir.grid_axes(self.facts.program.grid)
-        axis = next(a for a in axes if any(s.dim == dim.name for s in a))
-        parts = {s.dim: np.ceil(self._extent(s.dim) / self._tiles[s.dim]) for s in axis}
-        most = np.maximum.reduce(list(parts.values()))
-        return np.asarray(parts[dim.name] < most)
+    @cached_property
+    def _excesses(self) -> dict[str, NDArray[np.bool_]]:
+        """Where some blocks of an axis of the grid have no part of a dim."""
+        return tp.excesses_at(self.facts.program, self._tiles)
 
     def at(self, number: tp.Number) -> NDArray[Any]:
         """A number of the program at every point."""
@@ -242,15 +240,9 @@ class Footprint:
         count = len(self.facts.products)
         return wide.reshape(3, count, len(self.points)).any(axis=0)
 
-    @property
-    def stage_buffers(self) -> tuple[tp.Numbers, tp.Numbers]:
-        """Stage buffers of each copy of the loop's loads; 0 where there is no copy."""
-        first, second = self.buffers
-        return first, second
-
     @cached_property
     def buffers(self) -> tp.Numbers:
-        """The same as one array.
+        """Stage buffers of both copies of the loop's loads; 0 where there is no copy.
 
         Where the matrix unit of this GPU reads no tile by itself, none is in use for
         longer than an iteration.
@@ -286,10 +278,9 @@ class Footprint:
 
     def _blocks_with(self, names: AbstractSet[str]) -> tp.Numbers:
         """Blocks that have a part of each of some dims."""
-        tiles = iter(self.points.grid)
         count = np.ones(len(self.points))
         for axis in ir.grid_axes(self.facts.program.grid):
-            parts = {s.dim: np.ceil(self._extent(s.dim) / next(tiles)) for s in axis}
+            parts = tp.parts_at(self.facts.program, axis, self._tiles)
             own = names & parts.keys()
             counts = [parts[n] for n in own] or list(parts.values())
             count = count * np.maximum.reduce(counts)
@@ -451,42 +442,15 @@ def size_of(names: tuple[str, ...], extents: Extents) -> float:
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class SharedBuffer:
-    """Shared memory of one value.
+def shared_sizes(footprint: Footprint) -> tp.Numbers:
+    """Bytes of each value that lies in shared memory, one row for each.
 
-    Attributes:
-        value: Its name.
-        size: Bytes, by point; all stages of a loop's load together.
-        looping: Whether it lives while the loop runs, or where there is no loop.
-        ending: Whether it lives after the loop.
+    All stages of a loop's load together.
     """
-
-    value: str
-    size: tp.Numbers
-    looping: bool
-    ending: bool
-
-
-def shared_buffers(footprint: Footprint) -> list[SharedBuffer]:
-    """What lies in shared memory, and when."""
-    own = footprint.facts.tables.shared
-    sizes = _buffer_sizes(footprint)
-    return [
-        SharedBuffer(value, size, bool(looping), bool(ending))
-        for value, size, looping, ending in zip(
-            own.names, sizes, own.looping, own.ending, strict=True
-        )
-    ]
-
-
-def _buffer_sizes(footprint: Footprint) -> tp.Numbers:
-    """Bytes of each value that lies in shared memory, one row for each."""
     own = footprint.facts.tables.shared
     sizes = footprint.sizes[own.value] * own.itemsize
     if len(own.staged):
-        first, second = footprint.stage_buffers
-        sizes[own.staged] *= first + second
+        sizes[own.staged] *= footprint.buffers.sum(axis=0)
     return sizes
 
 
@@ -497,9 +461,6 @@ BASE_REGISTERS = 40
 
 BASE_SHARED = 2048
 """Shared memory for exchanges between warps: reductions, change of layout."""
-
-LARGEST_TILE = 2**20
-"""Most elements that a Triton tensor may have."""
 
 
 @dataclass(frozen=True)
@@ -548,7 +509,9 @@ class Resources:
                 f"{hardware.architecture.registers_per_thread} of {hardware.name}"
             )
         if self.too_much["tile size"][at]:
-            return f"a tile of {int(self.largest[at])} elements, at most {LARGEST_TILE}"
+            return (
+                f"a tile of {int(self.largest[at])} elements, at most {tp.LARGEST_TILE}"
+            )
         return None
 
 
@@ -585,7 +548,7 @@ def resources(footprint: Footprint, live: Live | None = None) -> Resources:
         "shared memory": shared > limits.shared_per_block,
         "registers": (registers > hardware.register_share * limits.registers_per_thread)
         | (per_block > limits.registers_per_sm),
-        "tile size": largest > LARGEST_TILE,
+        "tile size": largest > tp.LARGEST_TILE,
     }
     fits = ~np.logical_or.reduce(list(too_much.values()))
     return Resources(
@@ -620,7 +583,7 @@ def _shared_bytes(footprint: Footprint) -> tp.Numbers:
     own = footprint.facts.tables.shared
     if not own.names:
         return np.full(len(footprint.points), float(BASE_SHARED))
-    sizes = _buffer_sizes(footprint)
+    sizes = shared_sizes(footprint)
     return BASE_SHARED + np.maximum(own.looping @ sizes, own.ending @ sizes)
 
 

@@ -20,7 +20,6 @@ from mirage_dsl.cost.facts import (
     STAGES,
     Flow,
     ProgramFacts,
-    Stage,
     Step,
     facts_as_searched,
     live_tiles,
@@ -31,6 +30,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.walk import operands_of
 from mirage_dsl.tile import program as tp
+from mirage_dsl.tile.build import Stage
 
 Steps = Sequence[Step]
 

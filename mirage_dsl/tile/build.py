@@ -726,9 +726,7 @@ def deferrable(block: ir.BlockGraph) -> dict[str, ir.Apply]:
 
 def is_worth_a_tile(summed: ir.Apply, given: Suited[Any], sizes: tp.Sizes) -> tp.Number:
     """Whether there are registers for a tile of what is summed over the loop."""
-    lanes: tp.Number = 1
-    for dim in given.types[summed.values[0]].dims:
-        lanes = tp.fold("mul", lanes, sizes.lanes(dim))
+    lanes = tp.product(map(sizes.lanes, given.types[summed.values[0]].dims))
     return tp.fold("ge", tp.fold("mul", MOST_LANES * WARP, sizes.warps), lanes)
 
 
@@ -796,15 +794,11 @@ WARPS_OF_A_GROUP = 4
 
 
 @dataclass(frozen=True)
-class ProductAxes:
+class ProductAxes(tp.Contracted):
     """How a contraction becomes a matrix product.
 
     Attributes:
         left: Position of the operand that has the rows.
-        batch: Axes of both operands that stay.
-        rows: Axes of the left operand alone.
-        columns: Axes of the right operand alone.
-        over: Axes summed over.
     """
 
     left: int
@@ -812,27 +806,6 @@ class ProductAxes:
     rows: tp.Order
     columns: tp.Order
     over: tp.Order
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether it is a matrix product; otherwise it is multiplied and summed."""
-        return bool(self.rows and self.columns and self.over)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a matrix product of the shape of its result: none merged."""
-        groups = (self.batch, self.rows, self.columns, self.over)
-        return self.is_matrix and all(len(group) <= 1 for group in groups)
-
-    @property
-    def result(self) -> tp.Order:
-        """Axes of the result."""
-        return self.batch + self.rows + self.columns
-
-    @property
-    def operands(self) -> tuple[tp.Order, tp.Order]:
-        """Axes of the left and of the right operand."""
-        return self.batch + self.rows + self.over, self.batch + self.over + self.columns
 
 
 @dataclass(frozen=True)
@@ -979,10 +952,7 @@ class Layout:
 
     def lanes(self, axes: tp.Order) -> tp.Number:
         """How many lanes some axes have together."""
-        found: tp.Number = 1
-        for dim in axes:
-            found = tp.fold("mul", found, self._sizes.lanes(dim))
-        return found
+        return tp.product(map(self._sizes.lanes, axes))
 
     def _wish(self, value: str, order: Sequence[Dim], *, strong: bool) -> None:
         """Note a wish; dims that `order` lacks come last.
@@ -1050,7 +1020,7 @@ class Layout:
         self._left[node.result] = node.values[left % len(node.values)]
         for value, axes in zip(
             (node.values[left], node.values[-1 if right else 0]),
-            product.operands,
+            product.factors,
             strict=True,
         ):
             self._wish(value, axes, strong=product.is_matrix)
@@ -1104,7 +1074,7 @@ class Layout:
 
     def _apply_order(self, node: ir.Apply) -> tp.Order:
         if node.op.kind is Kind.CONTRACTION:
-            return self.products[node.result].result
+            return self.products[node.result].made
         if node.op is table.CONCAT:
             axes, lane = self.axes(node.result), self._order_of(node.values[0])
             return (*lane, *(d for d in axes if d not in lane))
@@ -1189,15 +1159,17 @@ class Wiring:
                 self._find_shift(node)
                 self._find_scale(node)
 
+    def _alone_of(self, node: ir.Apply, op: Operator) -> ir.Apply | None:
+        """What makes an operand, if that is `op` and nobody else reads it."""
+        maker = self._makers[node.values[0]]
+        if not isinstance(maker, ir.Apply) or maker.op is not op:
+            return None
+        return maker if len(self.users[maker.result]) == 1 else None
+
     def _find_shift(self, node: ir.Apply) -> None:
         """An exponential of a difference, whose subtrahend has fewer dims."""
-        maker = self._makers[node.values[0]]
-        if (
-            isinstance(maker, ir.Apply)
-            and maker.op is table.SUB
-            and len(maker.values) == 2
-            and len(self.users[maker.result]) == 1
-        ):
+        maker = self._alone_of(node, table.SUB)
+        if maker is not None and len(maker.values) == 2:
             whole, row = (self._layout.axes(v) for v in maker.values)
             if len(row) < len(whole) and set(row) <= set(whole):
                 self.shifted[node.result] = maker
@@ -1209,13 +1181,8 @@ class Wiring:
         A row may not: where its numbers are large, it would overflow before the tile's
         make the product small.
         """
-        maker = self._makers[node.values[0]]
-        if (
-            isinstance(maker, ir.Apply)
-            and maker.op is table.MUL
-            and len(self.users[maker.result]) == 1
-            and any(map(_is_moderate, maker.operands))
-        ):
+        maker = self._alone_of(node, table.MUL)
+        if maker is not None and any(map(_is_moderate, maker.operands)):
             self.scaled[node.result] = maker
             self._absorbed.add(maker.result)
 
@@ -1285,7 +1252,8 @@ class Wiring:
         absorbed.add(value)
         if maker.op.kind is Kind.CONTRACTION:
             product = self._layout.products[value]
-            return [maker] if product.is_plain and product.result == order else None
+            plain = product.is_matrix and not product.is_merged
+            return [maker] if plain and product.made == order else None
         if maker.op.term is not Term.ADD or len(maker.values) != 2:
             return None
         found = [self._products_of(v, order, absorbed) for v in maker.values]
@@ -1386,25 +1354,8 @@ Values = NDArray[Any]
 """Integers or truth values."""
 
 
-@dataclass(frozen=True)
-class Picked:
-    """How a gather is loaded.
-
-    Attributes:
-        index: The value that tells the positions.
-        known: What is known of them, in the lanes that are read.
-        under: A truth value: lanes where it is not `holds` are not read.
-        holds: See `under`.
-    """
-
-    index: str
-    known: tp.Known = "no"
-    under: str | None = None
-    holds: bool = True
-
-
-def picked(given: Suited[Any]) -> Mapping[str, Picked]:
-    """By the names of a block's gathers, how they are loaded."""
+def picked(given: Suited[Any]) -> Mapping[str, tp.Along]:
+    """By the names of a block's gathers, where they are loaded, by values of it."""
     gathers = [n for n in given.block.applies if n.op.kind is Kind.GATHER]
     if not gathers:
         return {}
@@ -1412,7 +1363,7 @@ def picked(given: Suited[Any]) -> Mapping[str, Picked]:
     return {node.result: looking.at(node) for node in gathers}
 
 
-def unread(block: ir.BlockGraph, gathers: Mapping[str, Picked]) -> frozenset[str]:
+def unread(block: ir.BlockGraph, gathers: Mapping[str, tp.Along]) -> frozenset[str]:
     """Values of which nothing is made: gathers are loaded at others in their place."""
     alive = {s.value for s in block.settled}
     for node in reversed(block.nodes):
@@ -1438,10 +1389,10 @@ class _Looking:
         self._settled = {s.value for s in block.settled}
         self._values: dict[str, Values | None] = {}
 
-    def at(self, node: ir.Apply) -> Picked:
+    def at(self, node: ir.Apply) -> tp.Along:
         """How one gather is loaded."""
-        index, dim = node.values[1], node.dim("dim")
-        size, values = self._extents.get(dim), self._of(index)
+        index, dim = node.values[1], Dim(node.dim("dim"))
+        size, values = self._extents.get(dim.name), self._of(index)
         if values is None or size is None:
             return self._bounded(node, size)
         needed = self._needed(node.result, self._dim(index))
@@ -1453,19 +1404,19 @@ class _Looking:
         assert values is not None
         some = values[needed]
         if some.size and (some.min() < 0 or some.max() >= size):
-            return Picked(node.values[1])
+            return tp.Along(dim, node.values[1])
         steps = np.diff(values)[needed[1:] & needed[:-1]]
         breaks = int((steps != 1).sum())
         row = len(steps) > 0 and breaks * FEW_BREAKS <= len(steps)
-        return Picked(index, "in_row" if row else "apart", under, holds)
+        return tp.Along(dim, index, "in_row" if row else "apart", under, holds)
 
-    def _bounded(self, node: ir.Apply, size: int | None) -> Picked:
+    def _bounded(self, node: ir.Apply, size: int | None) -> tp.Along:
         """How a gather is loaded whose positions are not looked at one by one.
 
         As those of windows, which have several dims: that they are inside may follow
         from what they are computed of, and from what is read at all.
         """
-        index = node.values[1]
+        index, dim = node.values[1], Dim(node.dim("dim"))
         under, holds = self._chosen_by(node)
         if node.result in self._under:
             under, holds = self._under[node.result], True
@@ -1475,11 +1426,12 @@ class _Looking:
         chosen = self._taken(index, true)
         span = self._between(chosen, self._held(true))
         alike = {*self._types[chosen].names} == {*self._types[index].names}
-        if not alike or size is None or span is None:
-            return Picked(index, "no", under, holds)
-        if span[0] < 0 or span[1] >= size:
-            return Picked(index, "no", under, holds)
-        return Picked(chosen, "apart", under, holds)
+        inside = (
+            size is not None and span is not None and 0 <= span[0] <= span[1] < size
+        )
+        if alike and inside:
+            return tp.Along(dim, chosen, "apart", under, holds)
+        return tp.Along(dim, index, "no", under, holds)
 
     # -- What follows from a condition -----------------------------------------------
 
@@ -2052,16 +2004,6 @@ def _apart(loop: tp.Loop) -> tp.Loop:
     return replace(loop, body=tuple(tp.renamed(s, names) for s in loop.body))
 
 
-def _held_in_all(held: Sequence[tp.Fills]) -> tp.Fills:
-    """What lanes outside hold, whichever of several loops was the last."""
-    first, *others = held
-    return {
-        dim: (fill, tp.all_of([holds, *(o[dim][1] for o in others)]))
-        for dim, (fill, holds) in first.items()
-        if all(dim in o and o[dim][0] == fill for o in others)
-    }
-
-
 class _Builder:
     def __init__(
         self,
@@ -2208,7 +2150,7 @@ class _Builder:
             loops.append(loop if part == masked else _apart(loop))
             held.append({v: self._fills[v] for v in self._carried.values()})
         for name in held[0]:
-            self._fills[name] = _held_in_all([h[name] for h in held])
+            self._fills[name] = tp.held_alike([h[name] for h in held])
         loops[0] = replace(loops[0], notes=notes)
         self._body = [*before, *loops]
 
@@ -2272,20 +2214,29 @@ class _Builder:
         self._notes.clear()
         return notes
 
-    def _add(self, statement: tp.Statement) -> None:
+    def _add(self, statement: tp.Statement, fills: tp.Fills | None = None) -> None:
         if self._notes:
             statement = replace(statement, notes=self._noted())
         self._body.append(statement)
+        if fills is None:
+            outside = tp.Outside(self._tiles, self._outer.extents, self._sizes.ends)
+            self._fills |= outside.after(statement, self._fills)
+        else:
+            self._fills |= dict.fromkeys(tp.makes(statement), fills)
 
     def _make(
         self,
         statement: tp.Making,
         fills: tp.Fills | None = None,
     ) -> str:
-        """Add a statement that makes a value; the value's name."""
-        self._add(statement)
+        """Add a statement that makes a value; the value's name.
+
+        Args:
+            statement: The statement.
+            fills: What lanes outside hold, if more is known of them, or less.
+        """
+        self._add(statement, fills)
         self._tiles[statement.result] = statement.tile
-        self._fills[statement.result] = fills or {}
         return statement.result
 
     def _once(
@@ -2358,7 +2309,7 @@ class _Builder:
 
     def _converted(self, value: str, tile: tp.Tile, how: str, when: tp.Number) -> str:
         def make(name: str) -> str:
-            return self._make(tp.Convert(name, tile, value, when), self._fills[value])
+            return self._make(tp.Convert(name, tile, value, when))
 
         return self._once((how, value, tile, when), f"{value}/{how}", make)
 
@@ -2382,7 +2333,7 @@ class _Builder:
         first, second = self._buffers(node) if in_body else (0, 0)
         order = self._layout.orders[node.result]
         read = self._read(node, of, order)
-        name = self._copy(replace(read, buffers=first))
+        name = self._make(replace(read, buffers=first))
         self._values[node.result] = self._turned(name, order)
         if twice is not False:
             order = self._layout.register_orders[node.result]
@@ -2393,7 +2344,7 @@ class _Builder:
                 when=twice,
                 instead=self._values[node.result],
             )
-            self._again[node.result] = self._turned(self._copy(again), order)
+            self._again[node.result] = self._turned(self._make(again), order)
 
     def _read(self, node: ir.Load | ir.Apply, of: ir.Load, order: tp.Order) -> tp.Load:
         """How a load is made: its tile, what is read, by what, and what is guarded."""
@@ -2412,13 +2363,12 @@ class _Builder:
 
     def _along(self, node: ir.Apply, order: tp.Order) -> tp.Along:
         """Where a gather reads, and which lanes."""
-        how, dim = self._picked[node.result], Dim(node.dim("dim"))
-        if how.known == "no":
-            # Where a mask is settled, another value may stand in the index's place.
-            how = replace(how, index=node.values[1])
-        index = self._turned(self._in_registers(how.index), order)
+        how = self._picked[node.result]
+        # Where a mask is settled, another value may stand in the index's place.
+        index = node.values[1] if how.known == "no" else how.index
+        index = self._turned(self._in_registers(index), order)
         under = how.under and self._turned(self._in_registers(how.under), order)
-        return tp.Along(dim, index, how.known, under, how.holds)
+        return replace(how, index=index, under=under)
 
     def _box(self, node: ir.Load, kind: TensorType) -> tp.Order | None:
         """The dims of a descriptor in the order of memory, or None to use pointers."""
@@ -2430,12 +2380,6 @@ class _Builder:
             return None
         box = memory_order(node, kind)
         return box if self._sizes.fits_box(box, kind.dtype.itemsize) else None
-
-    def _copy(self, load: tp.Load) -> str:
-        if load.via == "pointer":
-            return self._make(load, dict.fromkeys(load.guarded, (0.0, True)))
-        held = {d: (0.0, self._sizes.ends(d)) for d in load.tile.axes}
-        return self._make(load, {d: f for d, f in held.items() if f[1] is not False})
 
     def _buffers(self, node: ir.Load | ir.Apply) -> tuple[tp.Number, tp.Number]:
         """Stages of shared memory of each copy of a load of the loop.
@@ -2510,11 +2454,7 @@ class _Builder:
         """A shift that is finite where all lanes are outside too."""
 
         def make(name: str) -> str:
-            fills = {
-                d: (0.0 if f == neutral else f, holds)
-                for d, (f, holds) in self._fills[row].items()
-            }
-            return self._make(tp.Finite(name, self._tiles[row], row, neutral), fills)
+            return self._make(tp.Finite(name, self._tiles[row], row, neutral))
 
         return self._once(("finite", row), f"{row}/finite", make)
 
@@ -2533,7 +2473,7 @@ class _Builder:
         rounded = node.result in self._wiring.rounded
         tile = tp.Tile(self._computed(node.result), order)
         compute = tp.Compute(node.result, tile, node.op, forms, rounded=rounded)
-        return self._make(compute, self._computed_fills(node.op, operands, order))
+        return self._make(compute)
 
     def _computed(self, value: str) -> DType:
         """The format in which a value is computed: f32, or an integer's own.
@@ -2544,43 +2484,6 @@ class _Builder:
             return i32
         dtype = self._types[value].dtype
         return dtype if dtype.is_integer or dtype.only_stores else f32
-
-    def _computed_fills(
-        self, op: Operator, operands: Sequence[ir.Operand], order: tp.Order
-    ) -> tp.Fills:
-        """What the result holds in lanes outside, where that follows."""
-        constants = [
-            self._constant(o) if isinstance(o, Scalar) else None for o in operands
-        ]
-        fills: dict[Dim, tuple[float, tp.Number]] = {}
-        dtypes = (self._tiles[o].dtype for o in operands if isinstance(o, str))
-        dtype = next((d for d in dtypes if d.is_integer), f32)
-        for dim in order:
-            found = [
-                self._fills[o].get(dim)
-                if isinstance(o, str)
-                else None
-                if constant is None
-                else (constant, True)
-                for o, constant in zip(operands, constants, strict=True)
-            ]
-            known = [f for f in found if f is not None]
-            if len(known) < len(found):
-                continue
-            result = tp.held_by(op, [f for f, _ in known], dtype)
-            if result == result:
-                fills[dim] = result, tp.all_of(holds for _, holds in known)
-        return fills
-
-    def _constant(self, constant: Scalar) -> float | None:
-        """A constant's number; None where a symbolic extent is part of it."""
-        known: dict[str, int] = {}
-        for name, _ in constant.extents:
-            extent = self._outer.extents.get(name)
-            if extent is None:
-                return None
-            known[name] = extent
-        return constant.at(known)
 
     def _shifted_exp(self, node: ir.Apply, difference: ir.Apply) -> str:
         """exp(whole - row) in one step.
@@ -2614,9 +2517,9 @@ class _Builder:
         operands = sorted(self._operands(product), key=lambda o: isinstance(o, Scalar))
         order = self._layout.orders[node.result]
         forms = self._forms(operands, order)
-        return self._make(
-            tp.Compute(node.result, tp.Tile(f32, order), node.op, forms, product.op)
-        )
+        tile = tp.Tile(f32, order)
+        scaled = tp.Compute(node.result, tile, node.op, forms, product.op)
+        return self._make(scaled, {})
 
     def _cast(self, node: ir.Apply, operand: str) -> str:
         dtype = dtype_named(str(node.attr("dtype")))
@@ -2624,8 +2527,7 @@ class _Builder:
         tile = self._tiles[operand]
         if tile.dtype is dtype or self._wiring.is_needless(node):
             return operand
-        cast = tp.Cast(node.result, tp.Tile(dtype, tile.axes), operand)
-        return self._make(cast, self._fills[operand])
+        return self._make(tp.Cast(node.result, tp.Tile(dtype, tile.axes), operand))
 
     def _is_lane(self, node: ir.Apply, operand: str) -> bool:
         """Whether a slice is one element of a short axis that registers hold whole."""
@@ -2643,17 +2545,15 @@ class _Builder:
         at, _ = node.sliced.bounds(self._outer.extents[along.name] or 0)
         own = self._tiles[operand]
         tile = tp.Tile(own.dtype, tuple(d for d in own.axes if d != along))
-        fills = {d: f for d, f in self._fills[operand].items() if d != along}
-        lane = self._make(tp.Lane(node.result, tile, operand, along, at), fills)
+        lane = self._make(tp.Lane(node.result, tile, operand, along, at))
         return self._turned(lane, self._layout.orders[node.result])
 
     def _join(self, node: ir.Apply, operands: Sequence[ir.Operand]) -> str:
         """The two elements of a dim, which is the last axis."""
         along, order = Dim(node.dim("to")), self._layout.orders[node.result]
         first, second = (self._turned(str(o), order[:-1]) for o in operands)
-        fills = _held_in_all([self._fills[first], self._fills[second]])
         tile = tp.Tile(self._tiles[first].dtype, order)
-        return self._make(tp.Join(node.result, tile, first, second, along), fills)
+        return self._make(tp.Join(node.result, tile, first, second, along))
 
     def _reduction(self, node: ir.Apply, operand: str) -> str:
         operand = self._in_f32(operand)
@@ -2661,11 +2561,9 @@ class _Builder:
         over = tuple(d for d in axes if d.name in node.over)
         operand = self._masked(operand, over, tp.neutral(node.op))
         rest = tuple(d for d in axes if d not in over)
-        fills = tp.held_after(node.op, self._fills[operand], rest)
         tile = tp.Tile(self._tiles[operand].dtype, rest)
         halves = self._by_halves(node, operand, over)
-        made = tp.Reduce(node.result, tile, node.op, operand, over, halves)
-        return self._make(made, fills)
+        return self._make(tp.Reduce(node.result, tile, node.op, operand, over, halves))
 
     def _by_halves(self, node: ir.Apply, operand: str, over: tp.Order) -> tp.Number:
         """Whether it sums what warps hold: the batch of a matrix product."""
@@ -2706,7 +2604,7 @@ class _Builder:
             rest = tp.Tile(tile.dtype, tuple(d for d in order if d != along))
             whole = tp.Reduce(f"{node.result}/all", rest, total, masked, (along,))
             own, all_of_them = self._make(scan), self._make(whole)
-        found = self._make(tp.Compute(node.result, tile, join, (own, before)))
+        found = self._make(tp.Compute(node.result, tile, join, (own, before)), {})
         self._add(tp.Update(before, all_of_them, total))
         return found
 
@@ -2718,13 +2616,13 @@ class _Builder:
         values = node.values if len(node.values) == 2 else node.values * 2
         sides = values[product.left], values[1 - product.left]
         # What is outside of an iteration's part is not added to a carried tile.
-        looped = () if into is None else (d for d in product.result if d.loop)
+        looped = () if into is None else (d for d in product.made if d.loop)
         zero = (*product.over, *looped)
         if product.is_matrix:
             left = self._matrix(node, sides[0], product, 0, zero)
             right = self._matrix(node, sides[1], product, 1, zero)
         else:
-            order = (*product.result, *product.over)
+            order = (*product.made, *product.over)
             masked = [
                 self._masked(self._in_f32(self._in_registers(v)), zero, 0.0)
                 for v in sides
@@ -2735,7 +2633,7 @@ class _Builder:
             precision = "tf32" if self._block.schedule.allow_tf32 else "ieee"
         found = tp.Product(
             node.result,
-            tp.Tile(f32, product.result),
+            tp.Tile(f32, product.made),
             left,
             right,
             product.batch,
@@ -2763,7 +2661,7 @@ class _Builder:
 
         Outside of the pieces `zero` it is 0.
         """
-        order, first = product.operands[side], self._values[value]
+        order, first = product.factors[side], self._values[value]
         again = self._again.get(value, first)
         reads_again = again != first and self._wiring.reads_again(node, value)
         if isinstance(reads_again, tp.Formula):
@@ -2774,7 +2672,7 @@ class _Builder:
         else:
             first = again if reads_again else first
             found = self._side(first, zero, order)
-        if product.is_plain:
+        if not product.is_merged:
             return found
         groups = (product.rows, product.over)
         if side == 1:
@@ -2853,11 +2751,7 @@ class _Builder:
         fill = tp.neutral(reduction)
         operand = self._in_f32(self._in_registers(node.operand))
         operand = self._masked(operand, [d for d in axes if d.loop], fill)
-        held = self._fills[operand]
-        operand = self._turned(operand, axes)
-        self._add(tp.Update(target, operand, reduction))
-        if node.rescale is None:
-            self._fills[target] = {d: f for d, f in held.items() if f[0] == fill}
+        self._add(tp.Update(target, self._turned(operand, axes), reduction))
 
     def _store_joined(self, node: ir.Accumulate) -> None:
         """A value joined over the loop is stored piece by piece, in the loop."""
@@ -2890,8 +2784,7 @@ class _Builder:
         largest = tp.Largest(node.result, tile, operand, state, scale)
         self._values[node.result] = self._make(largest)
         if scale is not None:
-            self._scales[node.result] = scale
-            self._tiles[scale], self._fills[scale] = tile, {}
+            self._scales[node.result], self._tiles[scale] = scale, tile
 
     def _serves_rescaling(self, node: ir.RunningMax) -> bool:
         return any(

@@ -11,16 +11,15 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import Axis, Dim, DType, axis_text, f32, i32, i64
 from mirage_dsl.ir.check import Diagnostic
-from mirage_dsl.ir.graph import Operand, dims_of
-from mirage_dsl.ir.maps import known_extents
-from mirage_dsl.ops.definition import Operator, Term, Truth
-from mirage_dsl.ops.table import EXP, OPERATORS, SUB
+from mirage_dsl.ir.graph import dims_of
+from mirage_dsl.ops.definition import Term, Truth
+from mirage_dsl.ops.table import OPERATORS, SUB
 from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.text import statement_text
 
@@ -69,10 +68,11 @@ class _View:
 
     program: tp.TileProgram
     made: AbstractSet[str] | None
-    tiles: Mapping[str, tp.Tile] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.tiles = tp.tiles_of(self.program)
+    @property
+    def tiles(self) -> Mapping[str, tp.Tile]:
+        """The types of its values."""
+        return self.program.tiles
 
     @cached_property
     def statements(self) -> tuple[tuple[tp.Statement, bool], ...]:
@@ -83,15 +83,6 @@ class _View:
     def carried(self) -> Mapping[str, tp.Start]:
         """What the loop carries."""
         return {s.result: s for s, _ in self.statements if isinstance(s, tp.Start)}
-
-    @cached_property
-    def users(self) -> Mapping[str, list[tp.Statement]]:
-        """The statements that read each value."""
-        found: dict[str, list[tp.Statement]] = {}
-        for statement, _ in self.statements:
-            for name in tp.reads(statement):
-                found.setdefault(name, []).append(statement)
-        return found
 
     @cached_property
     def pieces(self) -> tp.Pieces | None:
@@ -155,8 +146,7 @@ def made_once(view: _View) -> Iterator[Problem]:
 
 def iterations_stay_inside(view: _View) -> Iterator[Problem]:
     """What an iteration makes is read in it; behind the loop only what is carried."""
-    inside = {n for s, in_loop in view.statements if in_loop for n in tp.makes(s)}
-    inside -= view.carried.keys()
+    inside = view.program.inside - view.carried.keys()
     made: set[str] = set()
     for statement, in_loop in view.statements:
         if isinstance(statement, tp.Loop):
@@ -330,16 +320,12 @@ def _expected_orders(view: _View, statement: tp.Statement) -> Iterator[_Expected
 
 
 def _product_orders(product: tp.Product) -> Iterator[_Expected]:
-    batch, rows, columns = product.batch, product.rows, product.columns
-    over = product.over
-    if product.is_matrix:
-        yield product.left, batch + rows + over, True
-        yield product.right, batch + over + columns, True
-    else:
-        # These have no axes to be exact in but their own.
-        whole = batch + rows + columns + over
-        yield product.left, tuple(d for d in whole if d not in columns), True
-        yield product.right, tuple(d for d in whole if d not in rows), True
+    left, right = product.factors
+    if not product.is_matrix:
+        # What is summed is last in both.
+        right = product.batch + product.columns + product.over
+    yield product.left, left, True
+    yield product.right, right, True
     if product.into is not None:
         yield product.into, product.tile.axes, True
 
@@ -348,7 +334,7 @@ def _result_axes(view: _View, statement: tp.Statement) -> tp.Order | None:
     """The axes of a result where they follow from the operands."""
     match statement:
         case tp.Product() if statement.into is None:
-            return statement.batch + statement.rows + statement.columns
+            return statement.made
         case tp.Reduce():
             own = view.tiles[statement.operand].axes
             return tuple(d for d in own if d not in statement.over)
@@ -674,9 +660,6 @@ def _truth(number: tp.Number, values: Mapping[tp.Formula, bool]) -> bool:
 
 # -- Lanes outside ---------------------------------------------------------------------
 
-_Fills = Mapping[Dim, tuple[float, tp.Number]]
-"""What lanes outside of each axis hold, and under which condition."""
-
 
 def loads_stay_inside(view: _View) -> Iterator[Problem]:
     """By pointers, no lane outside of a tensor is read."""
@@ -710,12 +693,12 @@ def masks_fill(view: _View) -> Iterator[Problem]:
 
 def lanes_outside_are_neutral(view: _View) -> Iterator[Problem]:
     """What is reduced over, or accumulated, holds the neutral element outside."""
-    lanes = _Lanes(view)
+    outside = tp.Outside(view.tiles, view.program.extents, view.ends)
+    fills: dict[str, tp.Fills] = {}
     for statement, in_loop in view.statements:
-        for name, dims, expected in lanes.needed(statement):
-            fills = lanes.fills.get(name, {})
+        for name, dims, expected in _needed(view, statement):
             for dim in dims:
-                held, holds = fills.get(dim, (math.nan, False))
+                held, holds = fills[name].get(dim, (math.nan, False))
                 loose = view.outside(dim, in_loop=in_loop)
                 if not _follows(loose, holds if held == expected else False):
                     what = (
@@ -723,130 +706,28 @@ def lanes_outside_are_neutral(view: _View) -> Iterator[Problem]:
                         f"{expected:g}"
                     )
                     yield statement, what, "mask it"
-        lanes.take(statement)
+        fills |= outside.after(statement, fills)
 
 
-class _Lanes:
-    """Follows what lanes outside hold from statement to statement."""
-
-    def __init__(self, view: _View) -> None:
-        self.view = view
-        self.fills: dict[str, _Fills] = {}
-        self.extents = known_extents(view.program.extents)
-
-    def needed(self, statement: tp.Statement) -> Iterator[tuple[str, tp.Order, float]]:
-        """Operands, axes, and what these must hold outside."""
-        match statement:
-            case tp.Reduce():
-                yield statement.operand, statement.over, tp.neutral(statement.op)
-            case tp.Product():
-                yield statement.left, statement.over, 0.0
-                yield statement.right, statement.over, 0.0
-            case tp.Update():
-                axes = self.view.tiles[statement.target].axes
-                looped = tuple(d for d in axes if d.loop)
-                yield statement.operand, looped, tp.neutral(statement.op)
-            case tp.Largest():
-                looped = tuple(d for d in statement.tile.axes if d.loop)
-                yield statement.operand, looped, -math.inf
-            case _:
-                pass
-
-    def take(self, statement: tp.Statement) -> None:
-        """Note what a statement leaves in lanes outside."""
-        match statement:
-            case tp.Load() | tp.Start() | tp.Mask():
-                self.fills[statement.result] = self._made(statement)
-            case tp.Cast() | tp.Convert() | tp.Merge():
-                self.fills[statement.result] = self.fills.get(statement.operand, {})
-            case tp.Finite():
-                held = self.fills.get(statement.operand, {})
-                self.fills[statement.result] = {
-                    d: (0.0 if f == -math.inf else f, c) for d, (f, c) in held.items()
-                }
-            case tp.Pick() | tp.Join():
-                pair = (statement.operand, statement.other)
-                self.fills[statement.result] = self._both(*pair)
-            case tp.Lane():
-                held = self.fills.get(statement.operand, {})
-                axes = statement.tile.axes
-                self.fills[statement.result] = {d: held[d] for d in axes if d in held}
-            case tp.Reduce():
-                held = self.fills.get(statement.operand, {})
-                axes = statement.tile.axes
-                self.fills[statement.result] = tp.held_after(statement.op, held, axes)
-            case tp.Compute():
-                self.fills[statement.result] = self._computed(statement)
-            case tp.Update():
-                pair = (statement.target, statement.operand)
-                self.fills[statement.target] = self._both(*pair)
-            case _:
-                for name in tp.makes(statement):
-                    self.fills[name] = {}
-
-    def _made(self, statement: tp.Load | tp.Start | tp.Mask) -> _Fills:
-        match statement:
-            case tp.Load() if statement.via == "descriptor":
-                return {d: (0.0, self.view.ends(d)) for d in statement.tile.axes}
-            case tp.Load():
-                return dict.fromkeys(statement.guarded, (0.0, True))
-            case tp.Start():
-                return dict.fromkeys(statement.tile.axes, (statement.value, True))
-            case tp.Mask():
-                before = self.fills.get(statement.operand, {})
-                fill, where = statement.fill, dict(statement.where)
-                found = {d: f for d, f in before.items() if f[0] == fill}
-                for dim, when in where.items():
-                    held = found.get(dim, (fill, False))[1]
-                    found[dim] = fill, tp.any_of([when, held])
-                return found
-
-    def _both(self, first: str, second: str) -> _Fills:
-        """What two values hold alike."""
-        one, other = self.fills.get(first, {}), self.fills.get(second, {})
-        return {
-            d: (f, tp.all_of([holds, other[d][1]]))
-            for d, (f, holds) in one.items()
-            if d in other and other[d][0] == f
-        }
-
-    def _computed(self, statement: tp.Compute) -> _Fills:
-        found: dict[Dim, tuple[float, tp.Number]] = {}
-        for dim in statement.tile.axes:
-            held = [self._held(o, dim) for o in statement.operands]
-            op, inner = statement.op, statement.inner
-            first = held[0]
-            below = inner is SUB and op is EXP and held[1] is None
-            if below and first is not None and first[0] == -math.inf:
-                # The shift, which is the same along this axis, is finite.
-                found[dim] = 0.0, first[1]
-                continue
-            known = [h for h in held if h is not None]
-            if len(known) < len(held):
-                continue
-            fill = _applied(op, inner, [f for f, _ in known], self._format(statement))
-            if not math.isnan(fill):
-                found[dim] = fill, tp.all_of(c for _, c in known)
-        return found
-
-    def _format(self, statement: tp.Compute) -> DType:
-        dtypes = [self.view.tiles[v].dtype for v in tp.reads(statement)]
-        return next((d for d in dtypes if d.is_integer), f32)
-
-    def _held(self, operand: Operand, dim: Dim) -> tuple[float, tp.Number] | None:
-        if isinstance(operand, str):
-            return self.fills.get(operand, {}).get(dim)
-        if all(n in self.extents for n, _ in operand.extents):
-            return operand.at(self.extents), True
-        return None
-
-
-def _applied(
-    op: Operator, inner: Operator | None, values: Sequence[float], dtype: DType
-) -> float:
-    if inner is not None:
-        values = [tp.held_by(inner, values, dtype)]
-    return tp.held_by(op, values, dtype)
+def _needed(
+    view: _View, statement: tp.Statement
+) -> Iterator[tuple[str, tp.Order, float]]:
+    """Operands, axes, and what these must hold outside."""
+    match statement:
+        case tp.Reduce():
+            yield statement.operand, statement.over, tp.neutral(statement.op)
+        case tp.Product():
+            yield statement.left, statement.over, 0.0
+            yield statement.right, statement.over, 0.0
+        case tp.Update():
+            axes = view.tiles[statement.target].axes
+            looped = tuple(d for d in axes if d.loop)
+            yield statement.operand, looped, tp.neutral(statement.op)
+        case tp.Largest():
+            looped = tuple(d for d in statement.tile.axes if d.loop)
+            yield statement.operand, looped, -math.inf
+        case _:
+            pass
 
 
 def shifts_are_finite(view: _View) -> Iterator[Problem]:
@@ -1003,7 +884,7 @@ def copies_are_apart(view: _View) -> Iterator[Problem]:
     for statement, in_loop in view.statements:
         if not isinstance(statement, tp.Load) or not in_loop or statement.instead:
             continue
-        users = view.users.get(statement.result, [])
+        users = view.program.readers.get(statement.result, ())
         users = [u for u in users if not isinstance(u, tp.Load | tp.Pick | tp.Merge)]
         across = [
             u

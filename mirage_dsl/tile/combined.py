@@ -76,7 +76,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Literal
 
 from mirage_dsl.core.types import Axis, Dim, Scalar, f16, f32, i8, i32, u8
@@ -149,11 +149,11 @@ def packed(
         lanes: How many lanes a piece has; its extent if nothing is given.
         words: Its loads of words.
     """
-    tiles = tp.tiles_of(program)
-    if all(t.dtype.itemsize > 1 and t.dtype is not i32 for t in tiles.values()):
+    dtypes = {t.dtype for t in program.tiles.values()}
+    if all(d.itemsize > 1 and d is not i32 for d in dtypes):
         return Packed({}, frozenset(), frozenset())
     lanes = lanes or (lambda d: _extent(d, program))
-    return _UnpackedFinder(program, tiles, lanes, words).found()
+    return _UnpackedFinder(program, lanes, words).found()
 
 
 def _extent(dim: Dim, program: tp.TileProgram) -> int:
@@ -165,23 +165,19 @@ class _UnpackedFinder:
     def __init__(
         self,
         program: tp.TileProgram,
-        tiles: Mapping[str, tp.Tile],
         lanes: Callable[[Dim], int],
         words: Container[str],
     ) -> None:
-        self._tiles = tiles
+        self._program = program
+        self._tiles = program.tiles
         self._lanes = lanes
         self._words = words
-        self._statements = [s for s, _ in tp.walk(program.body)]
-        self._makers: dict[str, tp.Statement] = {}
-        for statement in self._statements:
-            for name in tp.makes(statement):
-                self._makers.setdefault(name, statement)
+        self._makers = {value: made[0] for value, made in program.makers.items()}
 
     def found(self) -> Packed:
         floats: dict[str, Unpacked] = {}
         leading: set[str] = set()
-        for statement in self._statements:
+        for statement in self._program.statements:
             match statement:
                 case tp.Compute() if statement.op is table.CONVERSIONS[f32]:
                     part = self._part(statement.operands[0], leading)
@@ -201,7 +197,7 @@ class _UnpackedFinder:
     def _factors(self) -> frozenset[str]:
         """Operands of 16 bits of the matrix unit that are made of bytes."""
         of_bytes, found = set[str](), set[str]()
-        for statement in self._statements:
+        for statement in self._program.statements:
             match statement:
                 case tp.Load() if statement.tile.dtype.itemsize == 1:
                     if statement.result not in self._words:
@@ -225,16 +221,11 @@ class _UnpackedFinder:
 
     def _only_cast(self, floats: Mapping[str, Unpacked]) -> set[str]:
         """Floats of which only the casts are read, which are unpacked as well."""
-        read = {v: list[tp.Statement]() for v in floats}
-        for statement in self._statements:
-            for value in tp.reads(statement):
-                if value in read:
-                    read[value].append(statement)
+        read = {v: users for v, users in self._program.readers.items() if v in floats}
         return {
             v
             for v, users in read.items()
-            if users
-            and all(isinstance(u, tp.Cast) and u.result in floats for u in users)
+            if all(isinstance(u, tp.Cast) and u.result in floats for u in users)
         }
 
     def _only_leading(
@@ -246,7 +237,7 @@ class _UnpackedFinder:
         while True:
             read = {
                 v
-                for s in self._statements
+                for s in self._program.statements
                 if not any(m in floats or m in rest for m in tp.makes(s))
                 for v in tp.reads(s)
             }
@@ -439,7 +430,7 @@ class _UnpackedFinder:
 
 def positions(program: tp.TileProgram) -> frozenset[str]:
     """The values whose lanes are the positions along a whole dim."""
-    found = (s for s, _ in tp.walk(program.body) if _is_position(s))
+    found = (s for s in program.statements if _is_position(s))
     return frozenset(v for s in found for v in tp.makes(s))
 
 
@@ -463,25 +454,18 @@ def runs(program: tp.TileProgram, exact: Callable[[Dim], bool]) -> Mapping[str, 
         program: The program.
         exact: Whether all lanes of a piece are inside, always.
     """
-    statements = [s for s, _ in tp.walk(program.body)]
-    if not any(isinstance(s, tp.Merge | tp.Lane) for s in statements):
+    if not any(isinstance(s, tp.Merge | tp.Lane) for s in program.statements):
         return {}
-    readers: dict[str, list[tp.Statement]] = {}
-    loads: dict[str, tp.Load] = {}
-    for statement in statements:
-        for value in tp.reads(statement):
-            readers.setdefault(value, []).append(statement)
-        if isinstance(statement, tp.Load):
-            loads[statement.result] = statement
     found: dict[str, Sides] = {}
-    for name, load in loads.items():
-        sides = {_sides(reader, load) for reader in readers.get(name, ())}
+    for load in (s for s in program.statements if isinstance(s, tp.Load)):
+        readers = program.readers.get(load.result, ())
+        sides = {_sides(reader, load) for reader in readers}
         (side, *others) = sides or (None,)
         if side is None or others or not _is_plain(load):
             continue
         several = [s for s in side if len(s) > 1]
         if several and all(_is_run(s, load.at, exact) for s in several):
-            found[name] = side
+            found[load.result] = side
     return found
 
 
@@ -526,20 +510,14 @@ def words(program: tp.TileProgram) -> Mapping[str, Dim]:
 
     Those of programs that take pairs of bytes apart, and along the same dims.
     """
-    statements = [s for s, _ in tp.walk(program.body)]
-    loads = {s.result: s for s in statements if isinstance(s, tp.Load)}
-    readers: dict[str, list[tp.Statement]] = {}
-    for statement in statements:
-        for value in tp.reads(statement):
-            readers.setdefault(value, []).append(statement)
     found: dict[str, Dim] = {}
-    for name, load in loads.items():
-        inner = _innermost(load, program)
-        lanes = [s.along for s in readers.get(name, ()) if isinstance(s, tp.Lane)]
-        alone = len(lanes) == len(readers.get(name, ())) and {*lanes} == {inner}
+    for load in (s for s in program.statements if isinstance(s, tp.Load)):
+        inner, readers = _innermost(load, program), program.readers.get(load.result, ())
+        lanes = [s.along for s in readers if isinstance(s, tp.Lane)]
+        alone = len(lanes) == len(readers) and {*lanes} == {inner}
         if alone and inner is not None and load.tile.axes[-1:] == (inner,):
-            found[name] = inner
-    dims = {d for name, d in found.items() if loads[name].tile.dtype.itemsize == 1}
+            found[load.result] = inner
+    dims = {d for v, d in found.items() if program.tiles[v].dtype.itemsize == 1}
     return {name: dim for name, dim in found.items() if dim in dims}
 
 
@@ -632,7 +610,7 @@ def deal(
     if piece != piece.whole:
         return None
     loads: dict[str, Dealt] = {}
-    tiles = tp.tiles_of(program)
+    tiles = program.tiles
     around = [
         v for s, looped in tp.walk(program.body) if not looped for v in tp.makes(s)
     ]
@@ -705,7 +683,7 @@ def _dealt(
 def _fits(load: Dealt, itemsize: int) -> tp.Number:
     """Whether threads have whole words, and warps whole parts and rows."""
     (over, *inner) = load.run
-    each = reduce(lambda n, d: tp.fold("mul", n, tp.lanes(d)), inner, itemsize)
+    each = tp.product((itemsize, *map(tp.lanes, inner)))
     conditions: list[tp.Number] = [
         tp.fold("ge", tp.lanes(over), DEALT_WORDS),
         tp.fold("ge", tp.lanes(load.batch), tp.WARPS),
@@ -767,10 +745,10 @@ def held_over(program: tp.TileProgram) -> Held:
     maxima and exponentials relative to these read them; and the maxima, whatever reads
     them.
     """
-    statements = [s for s, _ in tp.walk(program.body)]
-    if not any(isinstance(s, tp.Compute) and s.inner is table.SUB for s in statements):
+    computed = (s for s in program.statements if isinstance(s, tp.Compute))
+    if not any(s.inner is table.SUB for s in computed):
         return NONE_HELD
-    return _HeldFinder(program, statements).found()
+    return _HeldFinder(program).found()
 
 
 def held_together(statement: tp.Statement) -> tuple[str, ...]:
@@ -844,22 +822,9 @@ def _factor(statement: tp.Statement, program: tp.TileProgram) -> Scalar | None:
 
 
 class _HeldFinder:
-    def __init__(
-        self, program: tp.TileProgram, statements: Sequence[tp.Statement]
-    ) -> None:
+    def __init__(self, program: tp.TileProgram) -> None:
         self._program = program
-        self._statements = statements
-        self._tiles = tp.tiles_of(program)
-        self._inside = {
-            v for s, loop in tp.walk(program.body) if loop for v in tp.makes(s)
-        }
-        self._makers: dict[str, list[tp.Statement]] = {}
-        self._readers: dict[str, list[tp.Statement]] = {}
-        for statement in statements:
-            for value in tp.makes(statement):
-                self._makers.setdefault(value, []).append(statement)
-            for value in tp.reads(statement):
-                self._readers.setdefault(value, []).append(statement)
+        self._makers = program.makers
 
     def found(self) -> Held:
         factors = self._candidates()
@@ -877,7 +842,7 @@ class _HeldFinder:
         """Products with a constant that may be held as what is multiplied."""
         return {
             value: factor
-            for statement in self._statements
+            for statement in self._program.statements
             if (factor := _factor(statement, self._program)) is not None
             for value in tp.makes(statement)
             if self._may_be(value, self._multiplied(value))
@@ -891,14 +856,14 @@ class _HeldFinder:
     def _may_be(self, value: str, other: str) -> bool:
         """Whether a value can be held as another one, which stays as it is."""
         carried = any(isinstance(s, tp.Start) for s in self._makers[other])
-        stays = not carried or value not in self._inside
-        alike = self._tiles[value] == self._tiles[other]
+        stays = not carried or value not in self._program.inside
+        alike = self._program.tiles[value] == self._program.tiles[other]
         return stays and alike and self._products(other) is not None
 
     def _candidates(self) -> dict[str, Scalar]:
         """Products with a constant, and all that is made of them."""
         factors = dict(self._origins)
-        for statement in self._statements:
+        for statement in self._program.statements:
             given, *others = held_together(statement) or ("",)
             if given in factors:
                 for value in tp.makes(statement):
@@ -913,14 +878,16 @@ class _HeldFinder:
                 lowest = isinstance(made, tp.Start) and made.value == -math.inf
                 if not lowest and not _takes(made, value, factors):
                     return False
-        readers = () if value in self._maxima else self._readers.get(value, ())
+        if value in self._maxima:
+            return True
+        readers = self._program.readers.get(value, ())
         return all(_takes(s, value, factors) for s in readers)
 
     @cached_property
     def _maxima(self) -> frozenset[str]:
         """Maxima, and what else is made of these alone."""
         found = set[str]()
-        for statement in self._statements:
+        for statement in self._program.statements:
             match statement:
                 case tp.Reduce() | tp.Largest() | tp.Update():
                     found.update(tp.makes(statement))
@@ -1095,15 +1062,11 @@ class _ChangeFinder:
     def __init__(self, program: tp.TileProgram, over: Mapping[str, str]) -> None:
         self._program = program
         self._over = over
-        self._tiles = tp.tiles_of(program)
-        self._statements = [s for s, _ in tp.walk(program.body)]
-        self._in_loops = {
-            m for s, loop in tp.walk(program.body) if loop for m in tp.makes(s)
-        }
-        self._makers = {m: s for s in self._statements for m in tp.makes(s)}
+        self._tiles = program.tiles
+        self._makers = {value: made[-1] for value, made in program.makers.items()}
 
     def found(self) -> Changes:
-        stores = [s for s in self._statements if isinstance(s, tp.Store)]
+        stores = [s for s in self._program.statements if isinstance(s, tp.Store)]
         changed = {s.result: c for s in stores if (c := self._change(s)) is not None}
         narrowed = None
         if len(changed) == len(stores):
@@ -1115,9 +1078,9 @@ class _ChangeFinder:
     def _change(self, store: tp.Store) -> Change | None:
         """What a store changes; None if it may be all."""
         source = self._over.get(store.result)
-        loads = [s for s in self._statements if isinstance(s, tp.Load)]
+        loads = [s for s in self._program.statements if isinstance(s, tp.Load)]
         if (
-            store.operand in self._in_loops
+            store.operand in self._program.inside
             or sum(s.source == source for s in loads) != 1
         ):
             return None
@@ -1178,9 +1141,8 @@ class _ChangeFinder:
         """
         left = [self._plain(value)]
         while left:
-            name = left.pop()
-            for reader in self._statements:
-                if name in tp.reads(reader) and reader is not choice:
+            for reader in self._program.readers.get(left.pop(), ()):
+                if reader is not choice:
                     if not isinstance(reader, tp.Convert):
                         return False
                     left.append(reader.result)
@@ -1189,10 +1151,12 @@ class _ChangeFinder:
     def _unused(self, changed: Mapping[str, Change]) -> frozenset[str]:
         """What leads to the whole results alone."""
         read: dict[str, int] = {}
-        for value in (v for s in self._statements for v in self._needs(s, changed)):
+        for value in (
+            v for s in self._program.statements for v in self._needs(s, changed)
+        ):
             read[value] = read.get(value, 0) + 1
         found: set[str] = set()
-        stores = [s for s in self._statements if isinstance(s, tp.Store)]
+        stores = [s for s in self._program.statements if isinstance(s, tp.Store)]
         left = [s.operand for s in stores if s.result in changed]
         while left:
             value = left.pop()
@@ -1327,7 +1291,7 @@ class _ChangeFinder:
             plain = isinstance(
                 made, tp.Compute | tp.Cast | tp.Convert | tp.Load | tp.Positions
             )
-            if not plain or self._tiles[name].axes or name in self._in_loops:
+            if not plain or self._tiles[name].axes or name in self._program.inside:
                 return None
             if name not in wanted:
                 wanted.add(name)

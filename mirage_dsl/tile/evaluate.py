@@ -109,7 +109,7 @@ class _Evaluation(Generic[V]):
             part: Of the iterations: which of them the loop runs.
         """
         kept = self._runs(number, part)
-        started = [s for s, _ in tp.walk(self.program.body) if isinstance(s, tp.Start)]
+        started = [s for s in self.program.statements if isinstance(s, tp.Start)]
         for statement in started if kept else ():
             name, axes = statement.result, statement.tile.axes
             one = Named(self.domain.take(self.domain.index(2), 0, 1, 2), ("one",))
@@ -300,13 +300,10 @@ class _Evaluation(Generic[V]):
         return self.arrays.reduce(statement.op, named, over)
 
     def _product(self, statement: tp.Product) -> None:
-        sides = (
-            (statement.left, (statement.batch, statement.rows, statement.over)),
-            (statement.right, (statement.batch, statement.over, statement.columns)),
-        )
         operands: list[Named[V]] = []
-        for name, groups in sides:
-            wanted = _names(tuple(d for group in groups for d in group))
+        sides = (statement.left, statement.right)
+        for name, axes in zip(sides, statement.factors, strict=True):
+            wanted = _names(axes)
             named = self.get(name)
             own = tuple(n for n in named.labels if isinstance(n, str))
             fits = own == wanted if statement.is_matrix else set(own) == set(wanted)
@@ -540,7 +537,7 @@ class _Evaluation(Generic[V]):
         """The lanes that a store writes: elements of each piece, for every block."""
         labels: list[Label] = []
         for dim in dims_of(statement.at):
-            base = self._partial(dim)
+            base = tp.partial_of(dim, self.program.grid)
             if base is None:
                 named = self._elements(named, dim)
                 labels.append(dim.name)
@@ -570,13 +567,6 @@ class _Evaluation(Generic[V]):
         taken = self.domain.take(named.value, at, 0, piece.size)
         return replace(named, value=taken)
 
-    def _partial(self, dim: Dim) -> str | None:
-        """For `k#/grid`, whose index is the coordinate of the grid dim `k`: `k`."""
-        splits = {s.dim for s in self.program.grid}
-        base = dim.name.removesuffix("#")
-        known = dim.grid and dim.name not in splits and base in splits
-        return base if known and base != dim.name else None
-
     def _blocks(self, label: Label) -> int:
         name = label[1]
         tile = next(s.tile for s in self.program.grid if s.dim == name)
@@ -596,7 +586,7 @@ class _Evaluation(Generic[V]):
                 cut = self.domain.take(named.value, at, 0, span)
                 named = replace(named, value=cut)
         for dim in dims:
-            base = self._partial(dim)
+            base = tp.partial_of(dim, self.program.grid)
             if base is not None:
                 label = grid_label(base)
                 labels = tuple(dim.name if n == label else n for n in named.labels)

@@ -29,7 +29,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
+from functools import cached_property, reduce
 from math import prod
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, assert_never
@@ -55,6 +55,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import Extents, parts
 from mirage_dsl.ir.walk import operands_of
 from mirage_dsl.ops.definition import Kind, Operator
+from mirage_dsl.ops.table import EXP, SUB
 
 Order = tuple[Dim, ...]
 """Axes of a tile, from the slowest to the fastest."""
@@ -102,8 +103,8 @@ class Formula:
             `OPERATIONS`.
         args: What it is applied to.
 
-    Formulas are made by the functions below and by `+ - * // >= > & | ~`,
-    which fold what is known.  `==` compares formulas, not what they stand for.
+    Formulas are made by the functions below, which fold what is known.  `==` compares
+    formulas, not what they stand for.
     """
 
     op: str
@@ -142,38 +143,6 @@ class Formula:
         return row.text.format(
             *(_within(a, row.binding, first=at == 0) for at, a in enumerate(self.args))
         )
-
-    def __add__(self, other: Number) -> Number:
-        return fold("add", self, other)
-
-    def __sub__(self, other: Number) -> Number:
-        return fold("sub", self, other)
-
-    def __mul__(self, other: Number) -> Number:
-        return fold("mul", self, other)
-
-    def __floordiv__(self, other: Number) -> Number:
-        return fold("div", self, other)
-
-    def __ge__(self, other: Number) -> Number:
-        return fold("ge", self, other)
-
-    def __gt__(self, other: Number) -> Number:
-        return fold("gt", self, other)
-
-    def __and__(self, other: Number) -> Number:
-        return fold("and", self, other)
-
-    def __or__(self, other: Number) -> Number:
-        return fold("or", self, other)
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-    __rand__ = __and__
-    __ror__ = __or__
-
-    def __invert__(self) -> Number:
-        return opposite(self)
 
 
 Number = Formula | int | bool
@@ -327,6 +296,11 @@ def any_of(conditions: Iterable[Number]) -> Number:
     return reduce(lambda a, b: fold("or", a, b), conditions, False)
 
 
+def product(factors: Iterable[Number]) -> Number:
+    """The product of some numbers."""
+    return reduce(lambda a, b: fold("mul", a, b), factors, 1)
+
+
 def either(condition: Number, yes: Number, no: Number) -> Number:
     """The one number where a condition holds, else the other."""
     return fold("if", condition, yes, no)
@@ -460,6 +434,8 @@ def _ragged(extent: int | None, tile: int) -> bool:
     return tile != 1 and (extent is None or extent % tile != 0)
 
 
+LARGEST_TILE = 2**20
+"""Most elements that a tile may have: those that Triton allows in one tensor."""
 MOST_PROGRAMS = 65_535
 """Of a launch, along its second and third axis."""
 
@@ -527,12 +503,12 @@ def has_excess(split: ir.Split, block: ir.BlockGraph, extents: Extents) -> bool:
     return len(axis) > 1 and any(n is None or n > own for n in counts)
 
 
-def partial_of(dim: Dim, block: ir.BlockGraph) -> str | None:
+def partial_of(dim: Dim, grid: Iterable[ir.Split]) -> str | None:
     """The split dim whose grid coordinate indexes the store dim `k#`, or None."""
-    if not dim.grid or block.grid_split(dim.name) is not None:
+    names = [s.dim for s in grid]
+    if not dim.grid or dim.name in names:
         return None
-    split = next((s for s in block.grid if ir.partial_dim(s.dim) == dim.name), None)
-    return None if split is None else split.dim
+    return next((n for n in names if ir.partial_dim(n) == dim.name), None)
 
 
 @dataclass(frozen=True)
@@ -629,59 +605,6 @@ def _is_few(side: Sequence[Dim], extents: Extents) -> bool:
     return whole and prod(lanes) <= FEWEST_COLUMNS
 
 
-class Sizes(Protocol):
-    """What is asked of the pieces of a block, whether their sizes are known or not."""
-
-    @property
-    def dims(self) -> Order:
-        """All pieces, in order of appearance."""
-        ...
-
-    @property
-    def units(self) -> frozenset[Dim]:
-        """Those that are known to have one lane."""
-        ...
-
-    @property
-    def few(self) -> frozenset[Dim]:
-        """Those that are columns of few lanes."""
-        ...
-
-    @property
-    def warps(self) -> Number:
-        """Warps that the schedule gives a block."""
-        ...
-
-    @property
-    def stages(self) -> Number:
-        """Depth of the loop's software pipeline."""
-        ...
-
-    def axes(self, dims: Sequence[Dim]) -> Order:
-        """Those of `dims` that are axes of tiles."""
-        ...
-
-    def lanes(self, dim: Dim) -> Number:
-        """How many lanes tiles have along a piece."""
-        ...
-
-    def loose(self, dim: Dim) -> Number:
-        """Whether lanes of a piece can lie outside of its dim."""
-        ...
-
-    def outside(self, dim: Dim, *, in_loop: bool) -> Number:
-        """The same of a tile's axis, which after the loop is an index within a tile."""
-        ...
-
-    def ends(self, dim: Dim) -> Number:
-        """Whether lanes outside of a loose piece lie outside of the tensor too."""
-        ...
-
-    def fits_box(self, box: Order, itemsize: int) -> bool:
-        """Whether the copy engine moves boxes of these pieces, slowest first."""
-        ...
-
-
 LARGEST_BOX = 256
 """Elements of one axis that the copy engine moves at once."""
 ALIGNMENT = 16
@@ -755,7 +678,9 @@ class Pieces:
 
     def axes_stored(self, at: Iterable[Axis], own: Order) -> Order:
         """The axes of a tile that is stored `at` pieces: its own, and what it lacks."""
-        dims = [d for axis in at for d in axis if partial_of(d, self.block) is None]
+        dims = [
+            d for axis in at for d in axis if partial_of(d, self.block.grid) is None
+        ]
         return (*own, *(d for d in self.axes(dims) if d not in own))
 
     def lanes(self, dim: Dim) -> int:
@@ -897,6 +822,10 @@ class Unsized:
         return self._like.fits_box(box, itemsize)
 
 
+Sizes = Pieces | Unsized
+"""The pieces of a block, whether their sizes are known or not."""
+
+
 def _clamp(tile: int, extent: int | None) -> int:
     return tile if extent is None else min(tile, extent)
 
@@ -908,7 +837,10 @@ def _all_dims(block: ir.BlockGraph, types: Types) -> list[Dim]:
             dims += [d for axis in node.axes for d in axis]
         if isinstance(node, ir.Store):
             dims += [
-                d for axis in node.axes for d in axis if partial_of(d, block) is None
+                d
+                for axis in node.axes
+                for d in axis
+                if partial_of(d, block.grid) is None
             ]
     return dims
 
@@ -939,6 +871,30 @@ class Note:
 
 
 Notes = tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted:
+    """A statement.
+
+    Attributes:
+        notes: The lines that it comes from, which mean nothing.
+    """
+
+    notes: Notes = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Maker(Noted):
+    """A statement that makes a value.
+
+    Attributes:
+        result: Its name.
+        tile: Its type.
+    """
+
+    result: str
+    tile: Tile
 
 
 Known = Literal["no", "apart", "in_row"]
@@ -976,11 +932,10 @@ class Along:
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(Maker):
     """A tile of a tensor.
 
     Attributes:
-        result: Its name.
         tile: Its type; the format is the tensor's.
         source: The kernel-level tensor.
         at: The axes of the tensor: which piece of each is read.
@@ -998,8 +953,6 @@ class Load:
             tile has the axes of the index then, and those of `at` besides this dim.
     """
 
-    result: str
-    tile: Tile
     source: str
     at: tuple[Axis, ...]
     via: Literal["pointer", "descriptor"] = "pointer"
@@ -1008,11 +961,10 @@ class Load:
     when: Number = True
     instead: str | None = None
     along: Along | None = None
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Store:
+class Store(Noted):
     """The lanes of a tile that are inside, into a tensor.
 
     Attributes:
@@ -1027,11 +979,10 @@ class Store:
     operand: str
     at: tuple[Axis, ...]
     dtype: DType
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Ask:
+class Ask(Noted):
     """The first few tiles of a load of the loop, into the L2 cache, without waiting.
 
     Attributes:
@@ -1045,38 +996,31 @@ class Ask:
     at: tuple[Axis, ...]
     tiles: int
     when: Number = True
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Positions:
+class Positions(Maker):
     """The position of each lane along an axis, counted from 0: a load without memory.
 
     Attributes:
-        result: Its name.
         tile: Its type, in i64, or in i32 where that is enough for all that follows.
         at: The axis: which piece of each of its dims; several count row-major.
     """
 
-    result: str
-    tile: Tile
     at: Axis
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 # -- One element at a time -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(Maker):
     """An operator of the table on each element, in f32.
 
     Operands are f32 tiles whose axes are some of the result's, in its order, and
     constants; tiles spread over the axes that they lack.
 
     Attributes:
-        result: Its name.
-        tile: Its type.
         op: The operator.
         operands: What it is applied to; with `inner`, what that is applied to.
         inner: An operator that is computed in the same step: `op(inner(operands))`.
@@ -1084,59 +1028,46 @@ class Compute:
         rounded: It is rounded by itself, never made one operation with what reads it.
     """
 
-    result: str
-    tile: Tile
     op: Operator
     operands: tuple[ir.Operand, ...]
     inner: Operator | None = None
     rounded: bool = False
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Cast:
+class Cast(Maker):
     """The operand rounded to the element format of `tile`, as the program says."""
 
-    result: str
-    tile: Tile
     operand: str
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Finite:
+class Finite(Maker):
     """A shift, with 0 for what that of a wholly masked row is: its neutral element."""
 
-    result: str
-    tile: Tile
     operand: str
     fill: float = -math.inf
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 # -- Changes of form -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Convert:
+class Convert(Maker):
     """The same numbers as f32, or with the axes in another order, which moves data.
 
     Where `when` does not hold it is not made.
     """
 
-    result: str
-    tile: Tile
     operand: str
     when: Number = True
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Mask:
+class Mask(Maker):
     """The operand with `fill` in the lanes outside of some pieces.
 
     Attributes:
-        result: Its name.
         tile: Its type; the format may be f32 where the operand's is narrower.
         operand: What is masked.
         fill: What lanes outside hold.
@@ -1145,80 +1076,101 @@ class Mask:
         when: Whether the result is made.
     """
 
-    result: str
-    tile: Tile
     operand: str
     fill: float
     where: tuple[tuple[Dim, Number], ...]
     when: Number = True
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Merge:
+class Merge(Maker):
     """The operand of a matrix product whose sides are several axes each.
 
     Each group of `sides` becomes one axis of a matrix, which moves nothing.  Its `tile`
     keeps the axes apart.
     """
 
-    result: str
-    tile: Tile
     operand: str
     sides: tuple[Order, ...]
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Lane:
+class Lane(Maker):
     """One lane of the operand along a whole dim of few, which is no axis any more.
 
     Attributes:
-        result: Its name.
-        tile: Its type.
         operand: What it is a lane of.
         along: The dim.
         at: Which of its elements.
     """
 
-    result: str
-    tile: Tile
     operand: str
     along: Dim
     at: int
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Join:
+class Join(Maker):
     """Two tiles as the two lanes along a whole dim, which is the last axis.
 
     Attributes:
-        result: Its name.
-        tile: Its type.
         operand: The first lane.
         other: The second one.
         along: The dim.
     """
 
-    result: str
-    tile: Tile
     operand: str
     other: str
     along: Dim
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Pick:
+class Pick(Maker):
     """`other` where `when` holds, else `operand`: which copy of a tile is read."""
 
-    result: str
-    tile: Tile
     operand: str
     other: str
     when: Number
-    notes: Notes = field(default=(), compare=False, repr=False)
+
+
+# -- Axes of products ------------------------------------------------------------------
+
+
+class Contracted:
+    """What has the axes of a product.
+
+    Attributes:
+        batch: Axes of both operands that stay.
+        rows: Axes of the left operand alone.
+        columns: Axes of the right operand alone.
+        over: Axes summed over.
+    """
+
+    batch: Order
+    rows: Order
+    columns: Order
+    over: Order
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the matrix unit takes it; otherwise it is multiplied and summed."""
+        return bool(self.rows and self.columns and self.over)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether several axes become one side of a matrix."""
+        groups = (self.batch, self.rows, self.columns, self.over)
+        return any(len(group) > 1 for group in groups)
+
+    @property
+    def made(self) -> Order:
+        """Axes of the result."""
+        return self.batch + self.rows + self.columns
+
+    @property
+    def factors(self) -> tuple[Order, Order]:
+        """Axes of the left and of the right operand, as the matrix unit takes them."""
+        return self.batch + self.rows + self.over, self.batch + self.over + self.columns
 
 
 # -- Sums ------------------------------------------------------------------------------
@@ -1228,14 +1180,12 @@ MOST_HALVED = 16
 
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(Maker):
     """The sum or the maximum over some axes, in f32.
 
     Lanes outside of `over` must hold the neutral element.
 
     Attributes:
-        result: Its name.
-        tile: Its type.
         op: The reduction.
         operand: What is reduced.
         over: The axes that vanish.
@@ -1244,17 +1194,14 @@ class Reduce:
             it is where warps hold the axis.
     """
 
-    result: str
-    tile: Tile
     op: Operator
     operand: str
     over: Order
     halves: Number = False
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(Maker):
     """Each element joined with all before it along a whole dim, in f32.
 
     Or along the loop's piece of one, with those of the same iteration.  Lanes outside
@@ -1262,16 +1209,13 @@ class Scan:
     of what they hold then.
     """
 
-    result: str
-    tile: Tile
     op: Operator
     operand: str
     along: Dim
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(Maker, Contracted):
     """`left[batch rows over] · right[batch over columns]`, in f32.
 
     By the matrix unit, whose operands lie in this order; without rows, columns or what
@@ -1283,10 +1227,6 @@ class Product:
         tile: Its type: axes batch, rows, columns.
         left: The operand with the rows.
         right: The operand with the columns.
-        batch: Axes of both operands that stay.
-        rows: Axes of the left operand alone.
-        columns: Axes of the right operand alone.
-        over: Axes summed over.
         wgmma: Whether the matrix unit reads the tiles from shared memory by itself, as
             Hopper's does from 64 rows on.
         precision: Of f32 operands: rounded to TF32, or as they are (`ieee`); narrower
@@ -1294,8 +1234,6 @@ class Product:
         into: The carried tile to which the product is added in place.
     """
 
-    result: str
-    tile: Tile
     left: str
     right: str
     batch: Order
@@ -1305,61 +1243,43 @@ class Product:
     wgmma: Number = False
     precision: Literal["storage", "tf32", "ieee"] = "storage"
     into: str | None = None
-    notes: Notes = field(default=(), compare=False, repr=False)
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether the matrix unit takes it."""
-        return bool(self.rows and self.columns and self.over)
-
-    @property
-    def is_merged(self) -> bool:
-        """Whether several axes become one side of a matrix."""
-        groups = (self.batch, self.rows, self.columns, self.over)
-        return any(len(group) > 1 for group in groups)
 
 
 # -- What a loop carries ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Maker):
     """A tile that the loop carries, with what it holds before the first iteration."""
 
-    result: str
-    tile: Tile
     value: float
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Rescale:
+class Rescale(Noted):
     """`target *= scale`: what was summed relative to an older maximum shrinks."""
 
     target: str
     scale: str
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Update:
+class Update(Noted):
     """`target += operand`, or what `op`, a reduction made in steps, makes of both."""
 
     target: str
     operand: str
     op: Operator
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Largest:
+class Largest(Maker):
     """The largest so far, with 0 for -inf; what was largest last is `state`.
 
     It serves only to keep exponentials in range, so verification takes random numbers
     for it.
 
     Attributes:
-        result: Its name.
         tile: Its type, and that of `scale`.
         operand: The maximum of one iteration.
         state: The carried tile that it is compared with and that takes the larger,
@@ -1368,29 +1288,22 @@ class Largest:
             one shrink; None where nothing is rescaled.
     """
 
-    result: str
-    tile: Tile
     operand: str
     state: str
     scale: str | None
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 # -- Order -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Wait:
+class Wait(Noted):
     """Until the kernel ahead has ended: what it makes may be read from here on."""
-
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Announce:
+class Announce(Noted):
     """The kernel behind may start."""
-
-    notes: Notes = field(default=(), compare=False, repr=False)
 
 
 Part = Literal["", "ahead", "whole", "behind"]
@@ -1399,7 +1312,7 @@ or those ahead of them or behind."""
 
 
 @dataclass(frozen=True)
-class Loop:
+class Loop(Noted):
     """The iterations over the pieces of the program's loop; loads are pipelined.
 
     Attributes:
@@ -1412,7 +1325,6 @@ class Loop:
     dim: str
     body: tuple[Statement, ...]
     part: Part = ""
-    notes: Notes = field(default=(), compare=False, repr=False)
     closing: Notes = field(default=(), compare=False, repr=False)
 
 
@@ -1483,6 +1395,47 @@ class TileProgram:
     bounds: tuple[ir.LoopBound, ...] = ()
     whole: tuple[ir.LoopBound, ...] = ()
     few: frozenset[Dim] = frozenset()
+
+    @cached_property
+    def statements(self) -> tuple[Statement, ...]:
+        """All statements in order; a loop comes before what is in it."""
+        return tuple(s for s, _ in walk(self.body))
+
+    @cached_property
+    def inside(self) -> frozenset[str]:
+        """The values that a loop makes, or assigns again."""
+        return frozenset(v for s, looped in walk(self.body) if looped for v in makes(s))
+
+    @cached_property
+    def makers(self) -> Mapping[str, Sequence[Statement]]:
+        """The statements that make each value, or assign it again, in order."""
+        return _by_value(self.statements, makes)
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[Statement]]:
+        """The statements that read each value, in order."""
+        return _by_value(self.statements, reads)
+
+    @cached_property
+    def tiles(self) -> Mapping[str, Tile]:
+        """The type of every value, in the order in which they are made."""
+        found: dict[str, Tile] = {}
+        for statement in self.statements:
+            if isinstance(statement, Maker) and statement.result in makes(statement):
+                found[statement.result] = statement.tile
+            if isinstance(statement, Largest) and statement.scale is not None:
+                found[statement.scale] = statement.tile
+        return found
+
+
+def _by_value(
+    statements: Iterable[Statement], of: Callable[[Statement], Iterable[str]]
+) -> dict[str, list[Statement]]:
+    found: dict[str, list[Statement]] = {}
+    for statement in statements:
+        for value in of(statement):
+            found.setdefault(value, []).append(statement)
+    return found
 
 
 def loop_parts(whole: Iterable[ir.LoopBound]) -> tuple[Part, ...]:
@@ -1647,24 +1600,6 @@ def renamed(statement: Statement, names: Mapping[str, str]) -> Statement:
     return replace(statement, **changed)
 
 
-def tiles_of(program: TileProgram) -> dict[str, Tile]:
-    """The type of every value, in the order in which they are made."""
-    found: dict[str, Tile] = {}
-    for statement, _ in walk(program.body):
-        match statement:
-            case Product() if statement.into is not None:
-                pass
-            case Largest():
-                found[statement.result] = statement.tile
-                if statement.scale is not None:
-                    found[statement.scale] = statement.tile
-            case Store() | Ask() | Rescale() | Update() | Wait() | Announce() | Loop():
-                pass
-            case _:
-                found[statement.result] = statement.tile
-    return found
-
-
 # -- Lanes outside ---------------------------------------------------------------------
 
 Fills = Mapping[Dim, tuple[float, Number]]
@@ -1694,16 +1629,122 @@ def held_by(op: Operator, held: Sequence[float], dtype: DType) -> float:
         return float(op.numpy(*values))
 
 
-def held_after(
-    op: Operator, held: Fills, axes: Iterable[Dim]
-) -> dict[Dim, tuple[float, Number]]:
-    """What lanes outside of other axes hold once a reduction has gone over some.
+def held_alike(held: Sequence[Fills]) -> Fills:
+    """What lanes outside hold in all of several values."""
+    first, *others = held
+    return {
+        dim: (fill, all_of([holds, *(o[dim][1] for o in others)]))
+        for dim, (fill, holds) in first.items()
+        if all(dim in o and o[dim][0] == fill for o in others)
+    }
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Tells what statements leave in lanes outside.
+
+    Attributes:
+        tiles: The types of values.
+        extents: Of all dims, None where symbolic.
+        ends: Whether lanes outside of a loose piece lie outside of the tensor too.
+    """
+
+    tiles: Mapping[str, Tile]
+    extents: Extents
+    ends: Callable[[Dim], Number]
+
+    def after(
+        self, statement: Statement, held: Mapping[str, Fills]
+    ) -> dict[str, Fills]:
+        """What the values that a statement makes hold then.
+
+        Args:
+            statement: The statement.
+            held: What values hold before it.
+        """
+        made = makes(statement)
+        return dict.fromkeys(made, self._after(statement, held)) if made else {}
+
+    def _after(self, statement: Statement, held: Mapping[str, Fills]) -> Fills:
+        match statement:
+            case Load():
+                return self._loaded(statement)
+            case Start():
+                return dict.fromkeys(statement.tile.axes, (statement.value, True))
+            case Cast() | Convert() | Merge():
+                return held[statement.operand]
+            case Mask():
+                return _held_masked(statement, held[statement.operand])
+            case Finite():
+                # A shift that is its neutral element becomes 0.
+                own, fill = held[statement.operand].items(), statement.fill
+                return {d: (0.0 if f == fill else f, holds) for d, (f, holds) in own}
+            case Pick() | Join():
+                return held_alike([held[statement.operand], held[statement.other]])
+            case Update():
+                return held_alike([held[statement.target], held[statement.operand]])
+            case Lane() | Reduce():
+                return _held_without(statement, held[statement.operand])
+            case Compute():
+                return self._computed(statement, held)
+            case _:
+                return {}
+
+    def _loaded(self, load: Load) -> Fills:
+        if load.via == "pointer":
+            return dict.fromkeys(load.guarded, (0.0, True))
+        return {d: (0.0, self.ends(d)) for d in load.tile.axes}
+
+    def _computed(self, step: Compute, held: Mapping[str, Fills]) -> Fills:
+        """What follows from the operands; and that e to the power -inf is 0."""
+        found: dict[Dim, tuple[float, Number]] = {}
+        operands = [o for o in step.operands if isinstance(o, str)]
+        dtypes = (self.tiles[o].dtype for o in operands)
+        dtype = next((d for d in dtypes if d.is_integer), f32)
+        shifted = step.inner is SUB and step.op is EXP
+        for dim in step.tile.axes:
+            own = [self._held(o, dim, held) for o in step.operands]
+            if shifted and own[1] is None and own[0] and own[0][0] == -math.inf:
+                # The shift, which is the same along this axis, is finite.
+                found[dim] = 0.0, own[0][1]
+            known = [f for f in own if f is not None]
+            if len(known) < len(own):
+                continue
+            values = [f for f, _ in known]
+            if step.inner is not None:
+                values = [held_by(step.inner, values, dtype)]
+            fill = held_by(step.op, values, dtype)
+            if not math.isnan(fill):
+                found[dim] = fill, all_of(holds for _, holds in known)
+        return found
+
+    def _held(
+        self, operand: ir.Operand, dim: Dim, held: Mapping[str, Fills]
+    ) -> tuple[float, Number] | None:
+        if isinstance(operand, str):
+            return held[operand].get(dim)
+        number = operand.known_at(self.extents)
+        return None if number is None else (number, True)
+
+
+def _held_masked(mask: Mask, before: Fills) -> Fills:
+    found = {d: f for d, f in before.items() if f[0] == mask.fill}
+    for dim, when in mask.where:
+        holds = found.get(dim, (mask.fill, False))[1]
+        found[dim] = mask.fill, any_of([when, holds])
+    return found
+
+
+def _held_without(step: Lane | Reduce, before: Fills) -> Fills:
+    """What is held along the axes that are left.
 
     A reduction of zeros is 0 where it selects one of them or they are neutral.
     """
-    if not op.selects and op.neutral != 0.0:
-        return {}
-    return {d: held[d] for d in axes if d in held and held[d][0] == 0.0}
+    found = {d: before[d] for d in step.tile.axes if d in before}
+    if isinstance(step, Lane):
+        return found
+    stays = step.op.selects or step.op.neutral == 0.0
+    return {d: f for d, f in found.items() if stays and f[0] == 0.0}
 
 
 # -- Sizes -----------------------------------------------------------------------------
@@ -1759,10 +1800,11 @@ def lanes_at(
     """Lanes of each piece, as `Pieces` has them at each of these sizes."""
     found = next_powers(elements)
     place = {d: at for at, d in enumerate(program.pieces)}
-    for name, excess in _excesses(program, grid):
-        for dim, at in place.items():
-            if dim.grid and dim.name == name:
-                found[at] = np.where(excess, np.maximum(found[at], 2), found[at])
+    excesses = excesses_at(program, grid)
+    for dim, at in place.items():
+        if dim.grid and dim.name in excesses:
+            wider = np.maximum(found[at], 2)
+            found[at] = np.where(excesses[dim.name], wider, found[at])
     done: set[tuple[int, ...]] = set()
     for sides in program.sides:
         rows, columns, over = ([place[d] for d in side] for side in sides)
@@ -1791,19 +1833,25 @@ def _widen_at(
         lanes[dim] *= np.where(widest == at, missing, 1.0)
 
 
-def _excesses(
+def excesses_at(
     program: TileProgram, grid: Mapping[str, Numbers]
-) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Splits on whose axis there may be more blocks than they have parts, and where."""
+) -> dict[str, NDArray[np.bool_]]:
+    """Of dims that share an axis of the grid, where it has more blocks than parts."""
+    found: dict[str, NDArray[np.bool_]] = {}
     for axis in ir.grid_axes(program.grid):
         if len(axis) > 1:
-            extents = (program.extents[s.dim] or 1 for s in axis)
-            parts = [
-                np.ceil(e / grid[s.dim]) for e, s in zip(extents, axis, strict=True)
-            ]
-            most = np.maximum.reduce(parts)
-            for split, own in zip(axis, parts, strict=True):
-                yield split.dim, own < most
+            parts = parts_at(program, axis, grid)
+            most = np.maximum.reduce(list(parts.values()))
+            found.update((name, own < most) for name, own in parts.items())
+    return found
+
+
+def parts_at(
+    program: TileProgram, axis: Iterable[ir.Split], grid: Mapping[str, Numbers]
+) -> dict[str, Numbers]:
+    """How many parts there are of each dim that is split along an axis of the grid."""
+    extents = {s.dim: program.extents.get(s.dim) or 1 for s in axis}
+    return {name: np.ceil(e / grid[name]) for name, e in extents.items()}
 
 
 def next_powers(sizes: Numbers) -> Numbers:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, assert_never, get_args
+from typing import Any, get_args
 
 from lark import Lark, Token, v_args
 
@@ -92,15 +92,12 @@ def _escaped(found: re.Match[str]) -> str:
 def _program(program: tp.TileProgram) -> Iterator[str]:
     yield from _signature(program)
     yield _INDENT + " ".join(("block", *_block(program)))
-    pieces = [_clause("pieces", program.pieces)]
-    if program.units:
-        pieces.append(_clause("units", sorted(program.units)))
-    if program.few:
-        pieces.append(_clause("few", sorted(program.few)))
-    yield _INDENT + " ".join(pieces)
-    for rows, columns, over in program.sides:
-        groups = (("rows", rows), ("columns", columns), ("over", over))
-        yield _INDENT + _words("side", *(_clause(n, g) for n, g in groups))
+    units, few = (tuple(sorted(dims)) for dims in (program.units, program.few))
+    head = {"pieces": program.pieces, "units": units, "few": few}
+    yield _INDENT + " ".join(_written(_HEADS["pieces"], head))
+    for side in program.sides:
+        groups = {r.field: d for r, d in zip(_HEADS["side"], side, strict=True)}
+        yield _INDENT + _words("side", *_written(_HEADS["side"], groups))
     yield f"{_INDENT}warps({program.warps})"
     yield from _lines(program.body, 1)
     yield "}"
@@ -177,6 +174,7 @@ def statement_text(statement: tp.Statement) -> str:
 
 def _action(statement: tp.Assignment) -> str:
     """What stands right of the `=`, up to the details."""
+    names = [quoted(getattr(statement, n)) for n in _STEPS[type(statement)].operands]
     match statement:
         case tp.Load():
             return f"load {_read(statement)}"
@@ -184,112 +182,32 @@ def _action(statement: tp.Assignment) -> str:
             return f"positions [{axis_text(statement.at)}]"
         case tp.Compute():
             return _application(statement)
-        case tp.Pick() | tp.Join():
-            word = type(statement).__name__.lower()
-            return f"{word} {quoted(statement.operand)}, {quoted(statement.other)}"
         case tp.Product():
-            return f"{quoted(statement.left)} @ {quoted(statement.right)}"
+            return " @ ".join(names)
         case tp.Reduce() | tp.Scan():
-            return f"{statement.op.name} {quoted(statement.operand)}"
-        case (
-            tp.Cast()
-            | tp.Finite()
-            | tp.Convert()
-            | tp.Mask()
-            | tp.Merge()
-            | tp.Lane()
-            | tp.Largest()
-        ):
-            word = type(statement).__name__.lower()
-            return f"{word} {quoted(statement.operand)}"
+            return f"{statement.op.name} {names[0]}"
         case _:
-            assert_never(statement)
+            return f"{_word_of(type(statement))} {', '.join(names)}"
 
 
 def _details(statement: tp.Assignment | tp.Ask) -> Iterator[str]:
     """What differs from the defaults, each as `word(...)`."""
-    match statement:
-        case tp.Load():
-            yield from _load_details(statement)
-        case tp.Product():
-            yield from _product_details(statement)
-        case tp.Mask():
-            yield from _mask_details(statement)
-        case tp.Compute():
-            yield "rounded" if statement.rounded else ""
-        case tp.Merge():
-            groups = (", ".join(map(str, side)) for side in statement.sides)
-            yield f"sides({'; '.join(groups)})"
-        case tp.Lane():
-            yield _clause("along", (statement.along,))
-            yield f"at({statement.at})"
-        case tp.Reduce():
-            yield _clause("over", statement.over)
-            yield "" if statement.halves is False else f"halves({statement.halves})"
-        case tp.Scan() | tp.Join():
-            yield _clause("along", (statement.along,))
-        case tp.Positions():
-            pass
-        case _:
-            yield from _few_details(statement)
+    said = dict(vars(statement))
+    if isinstance(statement, tp.Load) and statement.along is not None:
+        said |= vars(statement.along) | {"along": statement.along.dim}
+        if not statement.along.holds:
+            said |= {"unless": said.pop("under")}
+    yield from _written(_STEPS[type(statement)].details, said)
+    if isinstance(statement, tp.Compute) and statement.rounded:
+        yield "rounded"
 
 
-def _few_details(
-    statement: tp.Cast | tp.Finite | tp.Convert | tp.Pick | tp.Largest | tp.Ask,
-) -> Iterator[str]:
-    match statement:
-        case tp.Cast():
-            pass
-        case tp.Finite():
-            fill = statement.fill
-            yield "" if fill == -math.inf else f"fill({_number(fill)})"
-        case tp.Convert():
-            yield _when(statement.when)
-        case tp.Pick():
-            yield f"when({statement.when})"
-        case tp.Largest():
-            yield _named("last", statement.state)
-            yield _named("scale", statement.scale)
-        case tp.Ask():
-            yield f"tiles({statement.tiles})"
-            yield _when(statement.when)
-        case _:
-            assert_never(statement)
-
-
-def _mask_details(statement: tp.Mask) -> Iterator[str]:
-    places = (f"{d}" if w is True else f"{d}: {w}" for d, w in statement.where)
-    yield f"fill({_number(statement.fill)})"
-    yield f"where({', '.join(places)})" if statement.where else ""
-    yield _when(statement.when)
-
-
-def _load_details(statement: tp.Load) -> Iterator[str]:
-    if statement.along is not None:
-        yield f"along({statement.along.dim})"
-        yield _named("index", statement.along.index)
-        if statement.along.known != "no":
-            yield f"known({statement.along.known})"
-        side = "under" if statement.along.holds else "unless"
-        yield _named(side, statement.along.under)
-    if statement.via != "pointer":
-        yield f"by({statement.via})"
-    if statement.guarded:
-        yield _clause("guarded", statement.guarded)
-    if statement.buffers != 0:
-        yield f"buffers({statement.buffers})"
-    yield _when(statement.when)
-    yield _named("instead", statement.instead)
-
-
-def _product_details(statement: tp.Product) -> Iterator[str]:
-    groups = ("batch", "rows", "columns", "over")
-    yield from (_clause(n, getattr(statement, n)) for n in groups)
-    if statement.wgmma is not False:
-        yield f"wgmma({statement.wgmma})"
-    if statement.precision != "storage":
-        yield f"precision({statement.precision})"
-    yield _named("into", statement.into)
+def _written(rows: Iterable[_Detail], said: Mapping[str, Any]) -> Iterator[str]:
+    """The details of some fields that differ from the defaults, in their order."""
+    for row in rows:
+        value = said.get(row.field, row.default)
+        if value != row.default:
+            yield f"{row.name}({row.brackets.show(value)})"
 
 
 # -- Words -----------------------------------------------------------------------------
@@ -325,17 +243,12 @@ def _number(value: float) -> str:
     return str(scalar(value))
 
 
-def _clause(name: str, dims: Iterable[object]) -> str:
-    shown = ", ".join(map(str, dims))
-    return f"{name}({shown})" if shown or name in ("pieces", "over") else ""
+def _listed(dims: Iterable[Dim]) -> str:
+    return ", ".join(map(str, dims))
 
 
-def _when(number: tp.Number) -> str:
-    return "" if number is True else f"when({number})"
-
-
-def _named(word: str, name: str | None) -> str:
-    return "" if name is None else f"{word}({quoted(name)})"
+def _masked(places: Iterable[tuple[Dim, tp.Number]]) -> str:
+    return ", ".join(f"{d}" if when is True else f"{d}: {when}" for d, when in places)
 
 
 # -- Forms -----------------------------------------------------------------------------
@@ -370,19 +283,23 @@ class MaskedForm:
 
 @dataclass(frozen=True)
 class DetailForm:
-    """`over(k/loop)`, `when(warps >= 4)`, `into(total)`, `fill(-inf)`, `rounded`."""
+    """`over(k/loop)`, `when(warps >= 4)`, `into(total)`, `fill(-inf)`, `rounded`.
+
+    Attributes:
+        name: The word.
+        value: What stands in the brackets: dims, or several times dims; a number; a
+            word; what is masked.  It follows from the word.
+    """
 
     name: Word
-    dims: tuple[DimForm, ...] = ()
-    number: NumberForm | None = None
-    word: Word | None = None
-    masked: tuple[MaskedForm, ...] = ()
-    sides: tuple[tuple[DimForm, ...], ...] = ()
+    value: Any = None
 
 
 @dataclass(frozen=True)
 class ActionForm:
     """What stands right of `=`: a word, what it is applied to, and details.
+
+    Or `ask w[k/loop, n/grid] tiles(2)`, which is a line.
 
     Attributes:
         word: `load`, `pick`, `cast`, `sum`, `@` ...; None for arithmetic.
@@ -424,15 +341,6 @@ class StoreForm:
     name: Word
     type: TypeForm
     operand: Word
-
-
-@dataclass(frozen=True)
-class AskForm:
-    """`ask w[k/loop, n/grid] tiles(2)`."""
-
-    source: Word
-    axes: tuple[AxisForm, ...]
-    details: tuple[DetailForm, ...]
 
 
 @dataclass(frozen=True)
@@ -483,7 +391,7 @@ LineForm = (
     | AssignForm
     | CarryForm
     | StoreForm
-    | AskForm
+    | ActionForm
     | ChangeForm
     | BareForm
     | LoopForm
@@ -500,26 +408,156 @@ class ProgramForm:
     lines: tuple[LineForm, ...]
 
 
-# -- Reading ---------------------------------------------------------------------------
+# -- Details ---------------------------------------------------------------------------
 
-DETAILS = (
-    *("pieces", "units", "few", "guarded", "batch", "rows", "columns", "over", "sides"),
-    *("along", "index", "at"),
-    *(
-        "buffers",
-        "when",
-        "wgmma",
-        "warps",
-        "tiles",
-        "by",
-        "instead",
-        "precision",
-        "into",
-        "last",
-    ),
-    *("scale", "fill"),
+
+@dataclass(frozen=True)
+class _Brackets:
+    """How what stands in the brackets of a detail is written, and read."""
+
+    show: Callable[[Any], str]
+    read: Callable[[_Program, DetailForm], Any]
+
+
+def _choice(*options: str) -> _Brackets:
+    """One of some words."""
+    return _Brackets(str, lambda of, form: of.choice(form, options))
+
+
+_DIMS = _Brackets(_listed, lambda of, form: of.dims(form.value))
+_DIM = _Brackets(str, lambda of, form: of.one_dim(form))
+_SIDES = _Brackets(
+    lambda sides: "; ".join(map(_listed, sides)),
+    lambda of, form: tuple(map(of.dims, form.value)),
 )
-"""Words before a bracket that say more about a statement."""
+_NUMBER = _Brackets(str, lambda of, form: of.number(form.value))
+_COUNT = _Brackets(str, lambda of, form: of.count(form))
+_FILL = _Brackets(_number, lambda of, form: of.fill(form.value))
+_MASKED = _Brackets(_masked, lambda of, form: of.masked(form.value))
+_NAME = _Brackets(quoted, lambda of, form: of.name(form.value))
+
+_NEEDED = object()
+"""The default of what has to be said."""
+
+
+@dataclass(frozen=True)
+class _Detail:
+    """What is said of a statement behind its operands, as `word(...)`.
+
+    Attributes:
+        field: Of the statement.
+        brackets: How it is written and read.
+        default: What the field is where nothing is said, or `_NEEDED`.
+        word: The word, if that is not the field's name.
+    """
+
+    field: str
+    brackets: _Brackets
+    default: Any = _NEEDED
+    word: str = ""
+
+    @property
+    def name(self) -> str:
+        """The word."""
+        return self.word or self.field
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What stands right of `=` in a kind of statement.
+
+    Attributes:
+        operands: The fields that are named behind its word, in order.
+        details: What is said behind them.
+    """
+
+    operands: tuple[str, ...] = ("operand",)
+    details: tuple[_Detail, ...] = ()
+
+
+_ALONG = (
+    _Detail("along", _DIM, None),
+    _Detail("index", _NAME, None),
+    _Detail("known", _choice("no", "apart", "in_row"), "no"),
+    _Detail("under", _NAME, None),
+    _Detail("unless", _NAME, None),
+)
+"""What is said of a load at data (`tile.program.Along`)."""
+_WHEN = _Detail("when", _NUMBER, True)
+_STEPS: Mapping[type, _Step] = {
+    tp.Load: _Step(
+        ("source",),
+        (
+            *_ALONG,
+            _Detail("via", _choice("pointer", "descriptor"), "pointer", word="by"),
+            _Detail("guarded", _DIMS, ()),
+            _Detail("buffers", _NUMBER, 0),
+            _WHEN,
+            _Detail("instead", _NAME, None),
+        ),
+    ),
+    tp.Positions: _Step(()),
+    tp.Compute: _Step(()),
+    tp.Cast: _Step(),
+    tp.Finite: _Step(details=(_Detail("fill", _FILL, -math.inf),)),
+    tp.Convert: _Step(details=(_WHEN,)),
+    tp.Mask: _Step(
+        details=(_Detail("fill", _FILL), _Detail("where", _MASKED, ()), _WHEN)
+    ),
+    tp.Merge: _Step(details=(_Detail("sides", _SIDES),)),
+    tp.Lane: _Step(details=(_Detail("along", _DIM), _Detail("at", _COUNT))),
+    tp.Join: _Step(("operand", "other"), (_Detail("along", _DIM),)),
+    tp.Pick: _Step(("operand", "other"), (_Detail("when", _NUMBER),)),
+    tp.Reduce: _Step(
+        details=(_Detail("over", _DIMS), _Detail("halves", _NUMBER, False))
+    ),
+    tp.Scan: _Step(details=(_Detail("along", _DIM),)),
+    tp.Product: _Step(
+        ("left", "right"),
+        (
+            *(_Detail(name, _DIMS, ()) for name in ("batch", "rows", "columns")),
+            _Detail("over", _DIMS),
+            _Detail("wgmma", _NUMBER, False),
+            _Detail("precision", _choice("storage", "tf32", "ieee"), "storage"),
+            _Detail("into", _NAME, None),
+        ),
+    ),
+    tp.Largest: _Step(
+        details=(_Detail("state", _NAME, word="last"), _Detail("scale", _NAME, None))
+    ),
+    tp.Ask: _Step((), (_Detail("tiles", _COUNT), _WHEN)),
+}
+"""Statements of the form `x: f32[m] = ...`, and `ask`."""
+_HEADS: Mapping[str, tuple[_Detail, ...]] = {
+    "side": (
+        *(_Detail(name, _DIMS, ()) for name in ("rows", "columns")),
+        _Detail("over", _DIMS),
+    ),
+    "pieces": (
+        _Detail("pieces", _DIMS),
+        *(_Detail(name, _DIMS, ()) for name in ("units", "few")),
+    ),
+    "warps": (_Detail("warps", _NUMBER),),
+}
+"""Lines about pieces, and what is said in them."""
+
+
+def _word_of(kind: type) -> str:
+    """The word that a step begins with."""
+    return "@" if kind is tp.Product else kind.__name__.lower()
+
+
+_BY_OPERATOR = {Kind.REDUCTION: tp.Reduce, Kind.SCAN: tp.Scan}
+"""Steps whose word is an operator's name."""
+_BY_WORD: Mapping[str, type[Any]] = {
+    _word_of(kind): kind
+    for kind in _STEPS
+    if kind not in (tp.Compute, tp.Ask, *_BY_OPERATOR.values())
+}
+"""The other ones; arithmetic has no word."""
+
+
+# -- Reading ---------------------------------------------------------------------------
 
 
 @v_args(inline=True)
@@ -570,15 +608,6 @@ class _Forms(TypeForms):
     ) -> StoreForm:
         return StoreForm(name, type_, operand)
 
-    def ask(
-        self,
-        _ask: Token,
-        source: Word,
-        axes: tuple[AxisForm, ...],
-        *details: DetailForm,
-    ) -> AskForm:
-        return AskForm(source, axes, details)
-
     def change(self, target: Word, sign: Token, operand: Word) -> ChangeForm:
         return ChangeForm(target, word(sign), operand)
 
@@ -598,25 +627,13 @@ class _Forms(TypeForms):
 
     # -- Right of the `=` ----------------------------------------------------------
 
-    def load(
-        self,
-        token: Token,
-        source: Word,
-        axes: tuple[AxisForm, ...],
-        *details: DetailForm,
-    ) -> ActionForm:
-        return ActionForm(word(token), (source,), axes, details=details)
+    def step(self, token: Token, *parts: Any) -> ActionForm:
+        values = tuple(p for p in parts if isinstance(p, Word))
+        details = tuple(p for p in parts if isinstance(p, DetailForm))
+        axes = next((p for p in parts if isinstance(p, tuple)), ())
+        return ActionForm(word(token), values, axes, details=details)
 
-    def positions(self, token: Token, axes: tuple[AxisForm, ...]) -> ActionForm:
-        return ActionForm(word(token), (), axes)
-
-    def pick(
-        self, token: Token, operand: Word, other: Word, *details: DetailForm
-    ) -> ActionForm:
-        return ActionForm(word(token), (operand, other), details=details)
-
-    def step(self, token: Token, operand: Word, *details: DetailForm) -> ActionForm:
-        return ActionForm(word(token), (operand,), details=details)
+    load = positions = pick = ask = step
 
     def product(
         self, left: Word, sign: Token, right: Word, *details: DetailForm
@@ -639,22 +656,22 @@ class _Forms(TypeForms):
     # -- Details -------------------------------------------------------------------
 
     def dims_clause(self, name: Token, dims: tuple[DimForm, ...] | None) -> DetailForm:
-        return DetailForm(word(name), dims=dims or ())
+        return DetailForm(word(name), dims or ())
 
     def sides(self, name: Token, *sides: tuple[DimForm, ...]) -> DetailForm:
-        return DetailForm(word(name), sides=sides)
+        return DetailForm(word(name), sides)
 
     def number_clause(self, name: Token, number: NumberForm) -> DetailForm:
-        return DetailForm(word(name), number=number)
+        return DetailForm(word(name), number)
 
     def name_clause(self, name: Token, value: Word) -> DetailForm:
-        return DetailForm(word(name), word=value)
+        return DetailForm(word(name), value)
 
     def fill_clause(self, name: Token, value: Token) -> DetailForm:
-        return DetailForm(word(name), word=word(value))
+        return DetailForm(word(name), word(value))
 
     def where_clause(self, name: Token, *masked: MaskedForm) -> DetailForm:
-        return DetailForm(word(name), masked=masked)
+        return DetailForm(word(name), masked)
 
     def masked(self, dim: DimForm, when: NumberForm | None) -> MaskedForm:
         return MaskedForm(dim, when)
@@ -695,7 +712,8 @@ def read(source: Source) -> tuple[ProgramForm, ...]:
     Raises:
         ParseError: The text is not in the language.
     """
-    return read_with(_grammar(), source, _KEYWORDS | {*DETAILS})
+    rows = (*(s.details for s in _STEPS.values()), *_HEADS.values())
+    return read_with(_grammar(), source, _KEYWORDS | {d.name for r in rows for d in r})
 
 
 # -- Programs from forms ---------------------------------------------------------------
@@ -742,119 +760,11 @@ def parse_all(text: str, filename: str = "<tiles>") -> tuple[tp.TileProgram, ...
         ) from None
 
 
-_DETAILS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "load": (
-            *("along", "index", "known", "under", "unless"),
-            *("by", "guarded", "buffers", "when", "instead"),
-        ),
-        "positions": (),
-        "pick": ("when",),
-        "cast": (),
-        "finite": ("fill",),
-        "convert": ("when",),
-        "mask": ("fill", "where", "when"),
-        "merge": ("sides",),
-        "lane": ("along", "at"),
-        "join": ("along",),
-        "largest": ("last", "scale"),
-        "@": ("batch", "rows", "columns", "over", "wgmma", "precision", "into"),
-        "ask": ("tiles", "when"),
-        "side": ("rows", "columns", "over"),
-        "pieces": ("pieces", "units", "few"),
-        "warps": ("warps",),
-    }
-)
-"""The details that a word takes."""
-_REDUCTION = ("over", "halves")
-"""Those of a reduction, whose word is its operator's name."""
 _SIGNS: Mapping[str, str] = MappingProxyType(
     {"|": "or", "&": "and", "not": "not", ">=": "ge", ">": "gt", "+": "add"}
     | {"-": "sub", "*": "mul", "div": "div", "if": "if", "max": "max", "min": "min"}
 )
 """What operations of formulas are called in texts."""
-
-
-class _Details:
-    """The details of one statement, each asked for by its name."""
-
-    def __init__(
-        self,
-        program: _Program,
-        of: Word,
-        given: Iterable[DetailForm],
-        known: Iterable[str],
-    ) -> None:
-        self._program, self._of = program, of
-        self._given: dict[str, DetailForm] = {}
-        source, allowed = program.source, list(known)
-        for detail in given:
-            name = detail.name
-            if name.text not in allowed:
-                hint = suggest(name.text, allowed, "details")
-                raise source.wrong(name, f"`{of}` takes no `{name}`{hint}")
-            if name.text in self._given:
-                raise source.wrong(name, f"`{name}` is given twice")
-            self._given[name.text] = detail
-
-    def has(self, name: str) -> bool:
-        return name in self._given
-
-    def dims(self, name: str) -> tp.Order:
-        detail = self._given.get(name)
-        return () if detail is None else self._program.dims(detail.dims)
-
-    def number(self, name: str, default: tp.Number) -> tp.Number:
-        detail = self._given.get(name)
-        if detail is None or detail.number is None:
-            return default
-        return self._program.number(detail.number)
-
-    def word(self, name: str) -> Word | None:
-        detail = self._given.get(name)
-        return None if detail is None else detail.word
-
-    def name(self, name: str) -> str | None:
-        found = self.word(name)
-        return None if found is None else self._program.name(found)
-
-    def choice(self, name: str, options: tuple[str, ...]) -> Any:
-        """One of some words, the first by default."""
-        found = self.word(name)
-        if found is None:
-            return options[0]
-        if found.text not in options:
-            hint = suggest(found.text, options, "choices")
-            raise self._program.source.wrong(found, f"unknown {name} `{found}`{hint}")
-        return found.text
-
-    def masked(self) -> tuple[tuple[Dim, tp.Number], ...]:
-        detail = self._given.get("where")
-        if detail is None:
-            return ()
-        of = self._program
-        return tuple(
-            (of.dim(m.dim), True if m.when is None else of.number(m.when))
-            for m in detail.masked
-        )
-
-    def sides(self) -> tuple[tp.Order, ...]:
-        detail = self._given.get("sides")
-        given = () if detail is None else detail.sides
-        return tuple(self._program.dims(side) for side in given)
-
-    def require(self, name: str) -> Word:
-        """The word of a detail that must be there."""
-        found = self.word(name)
-        if found is None:
-            raise self.missing(name)
-        return found
-
-    def missing(self, name: str) -> ParseError:
-        return self.refused(f"needs `{name}(...)`, found none")
-
-    def refused(self, what: str) -> ParseError:
-        return self._program.source.wrong(self._of, f"`{self._of}` {what}")
 
 
 class _Program:
@@ -920,6 +830,62 @@ class _Program:
                 "first, and no layout",
             )
         return tp.Tile(found.dtype, tuple(d for axis in found.axes for d in axis))
+
+    # -- Details -------------------------------------------------------------------
+
+    def details(
+        self, of: Word, given: Iterable[DetailForm], rows: Sequence[_Detail]
+    ) -> dict[str, Any]:
+        """What is said of a statement, or of a line, by the names of fields."""
+        known, said = {row.name: row for row in rows}, dict[str, Any]()
+        for form in given:
+            name = form.name
+            if name.text not in known:
+                hint = suggest(name.text, known, "details")
+                raise self.source.wrong(name, f"`{of}` takes no `{name}`{hint}")
+            row = known[name.text]
+            if row.field in said:
+                raise self.source.wrong(name, f"`{name}` is given twice")
+            said[row.field] = row.brackets.read(self, form)
+        for row in rows:
+            if row.default is _NEEDED and row.field not in said:
+                raise self.missing(of, row.name)
+        return {row.field: said.get(row.field, row.default) for row in rows}
+
+    def missing(self, of: Word, name: str) -> ParseError:
+        return self.source.wrong(of, f"`{of}` needs `{name}(...)`, found none")
+
+    def one_dim(self, form: DetailForm) -> Dim:
+        dims = self.dims(form.value)
+        if len(dims) != 1:
+            what = f"`{form.name}` takes one dim, found {len(dims)}"
+            raise self.source.wrong(form.name, what)
+        return dims[0]
+
+    def count(self, form: DetailForm) -> int:
+        """A number that no size changes."""
+        found = self.number(form.value)
+        if isinstance(found, tp.Formula):
+            what = f"{form.name}({found}): expected a plain number"
+            raise self.source.wrong(form.name, what)
+        return found
+
+    def choice(self, form: DetailForm, options: Sequence[str]) -> str:
+        """One of some words."""
+        found: Word = form.value
+        if found.text not in options:
+            hint = suggest(found.text, options, "choices")
+            raise self.source.wrong(found, f"unknown {form.name} `{found}`{hint}")
+        return found.text
+
+    def masked(self, forms: Iterable[MaskedForm]) -> tuple[tuple[Dim, tp.Number], ...]:
+        """Pieces, each with when it is masked."""
+        return tuple(
+            (self.dim(m.dim), True if m.when is None else self.number(m.when))
+            for m in forms
+        )
+
+    # -- Numbers -------------------------------------------------------------------
 
     def fill(self, word: Word) -> float:
         """A number without extents."""
@@ -988,23 +954,23 @@ class _Program:
             case CarryForm():
                 value, notes = self.fill(line.value), self.notes(line.name)
                 return tp.Start(
-                    self.name(line.name), self.tile(line.type), value, notes
+                    self.name(line.name), self.tile(line.type), value, notes=notes
                 )
             case StoreForm():
                 return self._store(line)
-            case AskForm():
+            case ActionForm():
                 return self._ask(line)
             case ChangeForm():
                 return self._change(line)
             case BareForm():
                 of = tp.Wait if line.word.text == "wait" else tp.Announce
-                return of(self.notes(line.word))
+                return of(notes=self.notes(line.word))
             case LoopForm():
                 body = tuple(s for inner in line.lines for s in self._line(inner, None))
                 dim = self.resolver.dim_name(line.dim)
                 word = None if line.part is None else line.part.text
                 part = next(p for p in get_args(tp.Part) if p == (word or ""))
-                return tp.Loop(dim, body, part, self.notes(line.word))
+                return tp.Loop(dim, body, part, notes=self.notes(line.word))
             case BlockForm() | HeadForm():
                 raise AssertionError(line)
 
@@ -1018,30 +984,23 @@ class _Program:
         dtype = self.resolver.dtype(line.type.dtype)
         operand = self.name(line.operand)
         return tp.Store(
-            self.name(line.name), operand, axes, dtype, self.notes(line.name)
+            self.name(line.name), operand, axes, dtype, notes=self.notes(line.name)
         )
 
-    def _ask(self, line: AskForm) -> tp.Ask:
-        word = line.source
-        details = _Details(
-            self, replace(word, text="ask"), line.details, _DETAILS["ask"]
-        )
-        if not details.has("tiles"):
-            raise details.missing("tiles")
-        tiles = details.number("tiles", 0)
-        if not isinstance(tiles, int):
-            raise self.source.wrong(word, f"tiles({tiles}): expected a plain number")
+    def _ask(self, line: ActionForm) -> tp.Ask:
+        word, (source,) = line.word, line.values
+        assert word is not None
+        said = self.details(word, line.details, _STEPS[tp.Ask].details)
         axes = self.resolver.axes(line.axes, pieces=True)
-        when = details.number("when", True)
-        return tp.Ask(self.name(word), axes, tiles, when, self.notes(word))
+        return tp.Ask(self.name(source), axes, notes=self.notes(word), **said)
 
     def _change(self, line: ChangeForm) -> tp.Statement:
         target, operand = self.name(line.target), self.name(line.operand)
         notes = self.notes(line.target)
         if line.sign.text == "*=":
-            return tp.Rescale(target, operand, notes)
+            return tp.Rescale(target, operand, notes=notes)
         if line.sign.text == "+=":
-            return tp.Update(target, operand, SUM, notes)
+            return tp.Update(target, operand, SUM, notes=notes)
         reductions = {n: o for n, o in OPERATORS.items() if o.in_steps}
         reduction = reductions.get(line.sign.text.removesuffix("="))
         if reduction is None:
@@ -1051,7 +1010,7 @@ class _Program:
                 f"{line.sign} is no sign of an update"
                 + suggest(line.sign.text, signs, "signs"),
             )
-        return tp.Update(target, operand, reduction, notes)
+        return tp.Update(target, operand, reduction, notes=notes)
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -1084,23 +1043,16 @@ class _Heads:
         if isinstance(line, BlockForm):
             self._block(line)
             return
-        known = _DETAILS.get(word.text, ("pieces",))
-        details = _Details(self._program, word, line.details, known)
-        match word.text:
+        kind = word.text if word.text in _HEADS else "pieces"
+        said = self._program.details(word, line.details, _HEADS[kind])
+        match kind:
             case "side":
-                self.sides.append(
-                    (
-                        details.dims("rows"),
-                        details.dims("columns"),
-                        details.dims("over"),
-                    )
-                )
+                self.sides.append((said["rows"], said["columns"], said["over"]))
             case "pieces":
-                self.pieces = details.dims("pieces")
-                self.units = frozenset(details.dims("units"))
-                self.few = frozenset(details.dims("few"))
+                self.pieces = said["pieces"]
+                self.units, self.few = frozenset(said["units"]), frozenset(said["few"])
             case _:
-                self.warps = details.number("warps", self.warps)
+                self.warps = said["warps"]
 
     def _block(self, line: BlockForm) -> None:
         resolver = self._program.resolver
@@ -1132,169 +1084,47 @@ class _Assigned:
         self._notes: tp.Notes = program.notes(line.name)
 
     def statement(self) -> tp.Statement:
-        word = self._action.word
+        action, word = self._action, self._action.word
         if word is None:
             return self._compute()
-        make = self._makers().get(word.text)
-        scan = _rows(Kind.SCAN).get(word.text)
-        known = _REDUCTION if scan is None else ("along",)
-        known = _DETAILS.get(word.text, known)
-        if make is None and scan is None and self._reduction(word) is None:
-            options = (*self._makers(), *_rows(Kind.REDUCTION), *_rows(Kind.SCAN))
-            raise self._source.wrong(
-                word,
-                f"unknown step `{word}`{suggest(word.text, options, 'steps')}",
-            )
-        details = _Details(self._of, word, self._action.details, known)
-        if scan is not None:
-            return self._scan(scan, details)
-        return self._reduce(word, details) if make is None else make(details)
+        kind, said = self._kind(word)
+        row = _STEPS[kind]
+        names = map(self._of.name, action.values)
+        said |= dict(zip(row.operands, names, strict=True))
+        said |= self._of.details(word, action.details, row.details)
+        if kind in (tp.Load, tp.Positions):
+            said["at"] = self._of.resolver.axes(action.axes, pieces=True)
+        if kind is tp.Load:
+            said["along"] = self._along(word, said)
+        elif kind is tp.Positions:
+            said["at"] = self._one_axis(word, said["at"])
+        return kind(result=self._result, tile=self._tile, notes=self._notes, **said)
 
-    def _makers(self) -> Mapping[str, Callable[[_Details], tp.Statement]]:
-        return {
-            "load": self._load,
-            "positions": self._positions,
-            "pick": self._pick,
-            "cast": lambda _: tp.Cast(*self._plain()),
-            "finite": self._finite,
-            "convert": self._convert,
-            "mask": self._mask,
-            "merge": self._merge,
-            "lane": self._lane,
-            "join": self._join,
-            "largest": self._largest,
-            "@": self._product,
-        }
+    def _kind(self, word: Word) -> tuple[type[Any], dict[str, Any]]:
+        """The class of a step, and its operator, if it has one."""
+        if word.text in _BY_WORD:
+            return _BY_WORD[word.text], {}
+        op = OPERATORS.get(word.text)
+        if op is not None and op.kind in _BY_OPERATOR:
+            return _BY_OPERATOR[op.kind], {"op": op}
+        named = (n for n, o in OPERATORS.items() if o.kind in _BY_OPERATOR)
+        hint = suggest(word.text, (*_BY_WORD, *named), "steps")
+        raise self._source.wrong(word, f"unknown step `{word}`{hint}")
 
-    def _plain(self) -> tuple[str, tp.Tile, str, tp.Notes]:
-        return self._result, self._tile, self._operands()[0], self._notes
-
-    def _operands(self) -> tuple[str, ...]:
-        return tuple(self._of.name(v) for v in self._action.values)
-
-    def _load(self, details: _Details) -> tp.Load:
-        axes = self._of.resolver.axes(self._action.axes, pieces=True)
-        return tp.Load(
-            self._result,
-            self._tile,
-            self._operands()[0],
-            axes,
-            details.choice("by", ("pointer", "descriptor")),
-            details.dims("guarded"),
-            details.number("buffers", 0),
-            details.number("when", True),
-            details.name("instead"),
-            self._along(details),
-            self._notes,
-        )
-
-    def _along(self, details: _Details) -> tp.Along | None:
-        dims, index = details.dims("along"), details.name("index")
-        if not dims and index is None:
+    def _along(self, word: Word, said: dict[str, Any]) -> tp.Along | None:
+        """Where a load is along a dim at data, of what is said of it."""
+        dim, index, known, under, unless = (said.pop(d.field) for d in _ALONG)
+        if dim is None and index is None:
             return None
-        if index is None:
-            raise details.missing("index")
-        if len(dims) != 1:
-            raise details.missing("along")
-        known = details.choice("known", ("no", "apart", "in_row"))
-        under, unless = details.name("under"), details.name("unless")
-        return tp.Along(dims[0], index, known, under or unless, unless is None)
+        if dim is None or index is None:
+            raise self._of.missing(word, "along" if dim is None else "index")
+        return tp.Along(dim, index, known, under or unless, unless is None)
 
-    def _positions(self, details: _Details) -> tp.Positions:
-        axes = self._of.resolver.axes(self._action.axes, pieces=True)
+    def _one_axis(self, word: Word, axes: tuple[Axis, ...]) -> Axis:
         if len(axes) != 1:
-            raise details.refused(f"is of one axis, found {len(axes)}")
-        return tp.Positions(self._result, self._tile, axes[0], self._notes)
-
-    def _finite(self, details: _Details) -> tp.Finite:
-        fill = details.word("fill")
-        (operand,) = self._operands()
-        neutral = -math.inf if fill is None else self._of.fill(fill)
-        return tp.Finite(self._result, self._tile, operand, neutral, self._notes)
-
-    def _pick(self, details: _Details) -> tp.Pick:
-        if not details.has("when"):
-            raise details.missing("when")
-        operand, other = self._operands()
-        when = details.number("when", True)
-        return tp.Pick(self._result, self._tile, operand, other, when, self._notes)
-
-    def _convert(self, details: _Details) -> tp.Convert:
-        (operand,), when = self._operands(), details.number("when", True)
-        return tp.Convert(self._result, self._tile, operand, when, self._notes)
-
-    def _mask(self, details: _Details) -> tp.Mask:
-        fill = self._of.fill(details.require("fill"))
-        where, when = details.masked(), details.number("when", True)
-        (operand,) = self._operands()
-        return tp.Mask(
-            self._result, self._tile, operand, fill, where, when, self._notes
-        )
-
-    def _merge(self, details: _Details) -> tp.Merge:
-        if not details.has("sides"):
-            raise details.missing("sides")
-        (operand,) = self._operands()
-        return tp.Merge(self._result, self._tile, operand, details.sides(), self._notes)
-
-    def _lane(self, details: _Details) -> tp.Lane:
-        dims, at = details.dims("along"), details.number("at", -1)
-        if len(dims) != 1:
-            raise details.missing("along")
-        if not isinstance(at, int) or at < 0:
-            raise details.missing("at")
-        (operand,) = self._operands()
-        return tp.Lane(self._result, self._tile, operand, dims[0], at, self._notes)
-
-    def _join(self, details: _Details) -> tp.Join:
-        dims = details.dims("along")
-        if len(dims) != 1:
-            raise details.missing("along")
-        first, second = self._operands()
-        return tp.Join(self._result, self._tile, first, second, dims[0], self._notes)
-
-    def _largest(self, details: _Details) -> tp.Largest:
-        last, scale = self._of.name(details.require("last")), details.name("scale")
-        (operand,) = self._operands()
-        return tp.Largest(self._result, self._tile, operand, last, scale, self._notes)
-
-    def _product(self, details: _Details) -> tp.Product:
-        left, right = self._operands()
-        return tp.Product(
-            self._result,
-            self._tile,
-            left,
-            right,
-            details.dims("batch"),
-            details.dims("rows"),
-            details.dims("columns"),
-            details.dims("over"),
-            details.number("wgmma", False),
-            details.choice("precision", ("storage", "tf32", "ieee")),
-            details.name("into"),
-            self._notes,
-        )
-
-    def _reduction(self, word: Word) -> Operator | None:
-        return _rows(Kind.REDUCTION).get(word.text)
-
-    def _reduce(self, word: Word, details: _Details) -> tp.Reduce:
-        op = self._reduction(word)
-        assert op is not None
-        if not details.has("over"):
-            raise details.missing("over")
-        (operand,), over = self._operands(), details.dims("over")
-        halves = details.number("halves", False)
-        return tp.Reduce(
-            self._result, self._tile, op, operand, over, halves, self._notes
-        )
-
-    def _scan(self, op: Operator, details: _Details) -> tp.Scan:
-        dims = details.dims("along")
-        if len(dims) != 1:
-            raise details.missing("along")
-        (operand,) = self._operands()
-        return tp.Scan(self._result, self._tile, op, operand, dims[0], self._notes)
+            what = f"`{word}` is of one axis, found {len(axes)}"
+            raise self._source.wrong(word, what)
+        return axes[0]
 
     # -- Arithmetic ----------------------------------------------------------------
 
@@ -1313,7 +1143,7 @@ class _Assigned:
             operands,
             inner,
             bool(self._action.details),
-            self._notes,
+            notes=self._notes,
         )
 
     def _operator(self, form: CallForm) -> Operator:
@@ -1347,7 +1177,3 @@ class _Assigned:
         if form.text.startswith("`") or is_name(re.split(r"[./]", form.text)[0]):
             return self._of.name(form)
         return self._of.resolver.constant(form)
-
-
-def _rows(kind: Kind) -> dict[str, Operator]:
-    return {n: op for n, op in OPERATORS.items() if op.kind is kind}

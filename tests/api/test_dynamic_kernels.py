@@ -194,10 +194,10 @@ def test_dims_that_are_joined(text: str) -> None:
 def test_what_cannot_be_shared_is_compiled_for_each_extent(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refusing(graph: KernelGraph, **options: Any) -> Any:
+    def refusing(graph: KernelGraph, *args: Any, **options: Any) -> Any:
         if graph.extent_of["i"] is None:
             raise UnsupportedError("i is symbolic")
-        return plan(graph, **options)
+        return plan(graph, *args, **options)
 
     monkeypatch.setattr(launch, "plan", refusing)
     made = executables()

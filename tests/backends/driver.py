@@ -89,7 +89,7 @@ class Driver:
         monkeypatch.setattr(torch.cuda, "current_device", lambda: self.device)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
         self.observers: list[object] = []
-        monkeypatch.setattr(direct, "_observers", lambda: self.observers)
+        monkeypatch.setattr(direct, "observers", lambda: self.observers)
 
     def current_device(self) -> int:
         return self.device

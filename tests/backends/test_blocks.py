@@ -290,10 +290,11 @@ def test_f32_products_err_as_pytorch_does() -> None:
 
 def test_wide_offsets_compute_the_same() -> None:
     from mirage_dsl.backends.triton.lowering.emit import plan
+    from mirage_dsl.backends.triton.lowering.kernel import Variant
     from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
 
     graph = product(20, 24, 18, (8, 16, 8), dtype=f32)
-    wide = plan(graph, wide=True)
+    wide = plan(graph, Variant(wide=True))
     assert "int64" in wide.source
     tensors = random_inputs(graph)
     with interpreting():

@@ -22,6 +22,7 @@ from mirage_dsl.api import kernel as bound_kernel
 from mirage_dsl.api import kernel as kernel_module
 from mirage_dsl.backends.base import Direct
 from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.lowering.kernel import Variant
 from mirage_dsl.backends.triton.running import direct
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
@@ -693,7 +694,7 @@ def test_results_in_tensors_of_the_caller(driver: Driver) -> None:
     given = tensors()
     cache = torch.zeros(8, 4, 96).half()
     place = cache[:, 2]
-    found = direct_call(plan(GRAPH, out=True), (*given, place))
+    found = direct_call(plan(GRAPH, Variant(out=True)), (*given, place))
     assert found is not None
     assert found.count == 4
     assert found.first(*given, place) is place
@@ -709,7 +710,7 @@ def test_results_where_inputs_lie_are_other_calls(driver: Driver) -> None:
     x, w, v = tensors(96)[:1] + [torch.zeros(64, 64).half() for _ in range(2)]
     graph = mugraphs.gated_mlp(96, 64, 64, tile_n=32, tile_k=16)
     place = torch.zeros(96, 64).half()
-    apart = direct_call(plan(graph, out=True), (x, w, v, place))
+    apart = direct_call(plan(graph, Variant(out=True)), (x, w, v, place))
     assert apart is not None
     assert apart.first(x, w, v, place) is place
     assert apart.call(x, w, v, x) is None
@@ -717,7 +718,7 @@ def test_results_where_inputs_lie_are_other_calls(driver: Driver) -> None:
     assert apart.call(whole[:96], w, v, whole[95:191]) is None
     assert apart.call(whole[95:191], w, v, whole[:96]) is None
     assert apart.call(whole[:96], w, v, whole[96:]) is not None
-    within = direct_call(plan(graph, out=True), (x, w, v, x))
+    within = direct_call(plan(graph, Variant(out=True)), (x, w, v, x))
     assert within is not None
     assert within.first(x, w, v, x) is x
     assert within.call(x, w, v, place) is None
@@ -727,7 +728,7 @@ def test_results_where_inputs_lie_are_other_calls(driver: Driver) -> None:
 def test_results_that_are_copied(driver: Driver) -> None:
     x, w = torch.zeros(6, 8).half(), torch.ones(8, 16).half()
     outs = torch.zeros(6, 8).half(), torch.zeros(6, 16).half()
-    found = direct_call(plan(library(), out=True), (x, w, *outs))
+    found = direct_call(plan(library(), Variant(out=True)), (x, w, *outs))
     assert found is not None
     returned = found.call(x, w, *outs)
     assert returned is not None
@@ -866,7 +867,7 @@ def test_every_name_of_a_generated_call_is_defined(
     name: str, out: bool, driver: Driver
 ) -> None:
     graph, most = EVERY[name]
-    made = plan(graph, out=out, most=most)
+    made = plan(graph, Variant(out=out), most=most)
     inputs = random_inputs(graph, **most)
     outputs = TritonExecutable(graph, interpret=True, most=most)(*inputs) if out else []
     given = (*inputs, *outputs)
@@ -901,7 +902,7 @@ def test_parts_are_copied_into_a_tensor_of_the_caller(begin: int) -> None:
     x, y = torch.ones(16, 8).half(), torch.arange(64.0).reshape(8, 8).half()
     memory = torch.zeros(32 + begin, 8).half()
     out = memory[begin:]
-    found = direct_call(plan(joined(nested=False), out=True), [x, y, out])
+    found = direct_call(plan(joined(nested=False), Variant(out=True)), [x, y, out])
     assert found is not None
     (result,) = found.call(x, y, out)
     assert result is out
@@ -915,7 +916,7 @@ def test_parts_are_copied_into_a_tensor_of_the_caller(begin: int) -> None:
 def test_parts_of_a_part_are_left_to_the_long_way(out: bool) -> None:
     tensors = [torch.ones(16, 8).half(), torch.ones(8, 8).half()]
     given = [*tensors, *([torch.zeros(48, 8).half()] if out else [])]
-    assert direct_call(plan(joined(nested=True), out=out), given) is None
+    assert direct_call(plan(joined(nested=True), Variant(out=out)), given) is None
 
 
 # -- Views in one step -----------------------------------------------------------------

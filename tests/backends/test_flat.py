@@ -10,6 +10,7 @@ import torch
 
 from mirage_dsl.backends.base import overlaps, stored_over
 from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.lowering.kernel import Variant
 from mirage_dsl.backends.triton.running import direct
 from mirage_dsl.backends.triton.running.direct import direct_call
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
@@ -172,9 +173,9 @@ VIEWS = ("flatten(", "unflatten(", "reshape(", "copy_(")
 @pytest.mark.parametrize("out", [False, True])
 def test_no_view_is_made(name: str, out: bool) -> None:
     graph = parse(TEXTS[name])
-    around = plan(graph, out=out).around
+    around = plan(graph, Variant(out=out)).around
     for gapped in ((), tuple(around.flat.within)):
-        source = plan(graph, out=out, gapped=gapped).source
+        source = plan(graph, Variant(out=out, gapped=gapped)).source
         # What PyTorch computes last is copied.
         expected = "copy_(" if out and name == "behind PyTorch" else ""
         run = source[source.index("def run(") :]
@@ -188,10 +189,10 @@ def test_a_view_that_others_see_is_made() -> None:
 
 
 def test_positions_are_taken_apart_where_there_are_gaps() -> None:
-    source = plan(parse(ELEMENTS), gapped=("x_flat",)).source
+    source = plan(parse(ELEMENTS), Variant(gapped=("x_flat",))).source
     assert "(v_at // 35) * x_stride0 + ((v_at // 7) % 5) * x_stride1" in source
     assert "y_ptr + v_at * y_stride2" in source
-    wide = plan(parse(ELEMENTS), gapped=("x_flat",), wide=True).source
+    wide = plan(parse(ELEMENTS), Variant(gapped=("x_flat",), wide=True)).source
     assert "v_at // 35" in wide
 
 
@@ -242,7 +243,7 @@ def test_a_short_call_launches_and_nothing_else(driver: Driver, form: Form) -> N
     x, y = random_inputs(graph)
     gapped = () if form is torch.clone or form is with_gaps else ("x_flat",)
     given = [form(x), y]
-    run = direct_call(plan(graph, gapped=gapped), given)
+    run = direct_call(plan(graph, Variant(gapped=gapped)), given)
     assert run is not None
     found = run.call(*given)
     assert found is not None

@@ -11,6 +11,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.backends.base import overlaps, stored_over
 from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.lowering.kernel import Variant
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
@@ -36,7 +37,7 @@ def _check(graph: KernelGraph, copies: int) -> None:
         found = executable(*inputs, out=outs)
         assert all(a is b for a, b in zip(found, outs, strict=True))
         assert all(torch.equal(a, b) for a, b in zip(outs, expected, strict=True))
-    source = plan(graph, out=True).source
+    source = plan(graph, Variant(out=True)).source
     assert source.count("copy_") == copies
 
 
@@ -62,7 +63,7 @@ def test_parts_are_stored_into_the_given_whole() -> None:
         t = b.load(whole, "m/grid, j")
         total = b.store(b.sum(t, over="j"), "m/grid", dtype=f32)
     graph = g.returns(whole, axes="j, m").returns(total).build()
-    assert "torch.empty" not in plan(graph, out=True).source
+    assert "torch.empty" not in plan(graph, Variant(out=True)).source
     _check(graph, copies=0)
 
 

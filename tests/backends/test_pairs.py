@@ -20,7 +20,7 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check as rules
 from mirage_dsl.tile.combined import packed, words
-from mirage_dsl.tile.program import Join, Product, tiles_of, walk
+from mirage_dsl.tile.program import Join, Product, walk
 from mirage_dsl.tile.text import parse as parse_tiles
 from mirage_dsl.tile.text import to_text
 from mirage_dsl.verify.verifier import verify
@@ -93,7 +93,7 @@ def test_bytes_stay_where_the_matrix_unit_reads_them(dtype: str, schedule: str) 
     assert rules(program) == []
     assert parse_tiles(to_text(program)) == program
     assert [str(d) for d in words(program).values()] == ["p"]
-    wide = {v for v, t in tiles_of(program).items() if Dim("p") in t.axes}
+    wide = {v for v, t in program.tiles.items() if Dim("p") in t.axes}
     assert wide == {"w_t", "c_t", "c_t/f32", "s", "t", "u"}, "joined behind the loop"
     made = plan(graph)
     assert "kept(" not in made.source

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mirage_dsl.backends.triton.lowering.emit import ModulePlan, plan
+from mirage_dsl.backends.triton.lowering.kernel import Variant
 from mirage_dsl.backends.triton.running import launch
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel
@@ -49,7 +50,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_without_gaps_strides_are_computed() -> None:
     assert strides(plan(negated())) == ["x"] * 3
-    made = plan(negated(), dense=["x"])
+    made = plan(negated(), Variant(dense=["x"]))
     assert strides(made) == []
     assert "* s_size * 64" in made.source
 
@@ -114,7 +115,7 @@ def test_parts_of_a_result_in_a_tensor_of_the_caller(gap: bool) -> None:
         parts = [b.store(v, "b/grid, s/grid, h", dtype=f16) for v in (b.neg(t), t)]
     whole = g.concat(*parts, dims="h, h", to="j")
     graph = with_symbolic(g.returns(whole).build(), ["s"])
-    made = plan(graph, out=True, dense=() if gap else ["x", whole])
+    made = plan(graph, Variant(out=True, dense=() if gap else ["x", whole]))
     assert bool(strides(made)) == gap
     run = TritonExecutable(graph, interpret=True, most=MOST)
     for s in (9, 5):
@@ -126,7 +127,7 @@ def test_parts_of_a_result_in_a_tensor_of_the_caller(gap: bool) -> None:
 
 def test_computed_strides_cost_no_vectors() -> None:
     """They are multiples of the row, so 16 bytes are loaded at once as ever."""
-    computed = plan(negated(), dense=["x"], most=MOST)
+    computed = plan(negated(), Variant(dense=["x"]), most=MOST)
     given = plan(negated(), most=MOST)
     packed = {"x_stride0": 9 * 64, "x_stride1": 64, "x_stride2": 1}
     texts = [

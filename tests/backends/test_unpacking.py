@@ -20,7 +20,7 @@ from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check as rules
 from mirage_dsl.tile.combined import Unpacked, packed
-from mirage_dsl.tile.program import Lane, Statement, TileProgram, tiles_of, walk
+from mirage_dsl.tile.program import Lane, Statement, TileProgram, walk
 from mirage_dsl.tile.text import parse as parse_tiles
 from mirage_dsl.tile.text import to_text
 from tests.backends.assembly import halves, run_assembly
@@ -245,7 +245,7 @@ def test_sums_over_parts_of_bytes_interleave_nothing(count: int, product: str) -
     (program,) = programs(graph)
     assert rules(program) == []
     assert parse_tiles(to_text(program)) == program
-    wide = {v for v, t in tiles_of(program).items() if Dim("h") in t.axes}
+    wide = {v for v, t in program.tiles.items() if Dim("h") in t.axes}
     assert wide == {"i_t", "x_t"}, "nothing that is computed has the axis"
     assert len(of_kind(program, Lane)) == 2 * count
     assert "tl.join" not in emit(graph)

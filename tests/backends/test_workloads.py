@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mirage_dsl.backends.triton.lowering.emit import emit, plan
+from mirage_dsl.backends.triton.lowering.kernel import Variant
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import (
@@ -186,7 +187,7 @@ def test_offsets_of_64_bits_compute_the_same(descriptors: bool) -> None:
         mugraphs.attention(2, 64, 128, 64, splits=2, schedule=schedule),
     ]
     for graph in graphs:
-        emitted = plan(graph, wide=True)
+        emitted = plan(graph, Variant(wide=True))
         assert "int64" in emitted.source
         for kernel in emitted.kernels:
             compile_kernel(emitted, kernel, 90)

@@ -26,7 +26,7 @@ from mirage_dsl.search.driver import search
 from mirage_dsl.search.sizes import choose_sizes
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.check import check as check_tiles
-from mirage_dsl.tile.program import Loop, Positions, tiles_of
+from mirage_dsl.tile.program import Loop, Positions
 from mirage_dsl.tile.text import parse_all, to_text
 from mirage_dsl.verify.verifier import verify
 from tests.backends.running import check
@@ -503,9 +503,7 @@ def formats(text: str, rows: int = 96) -> dict[str, str]:
     assert verify(graph, graph).equivalent
     (tiles,) = programs(graph)
     assert not check_tiles(tiles)
-    return {
-        n: t.dtype.name for n, t in tiles_of(tiles).items() if "it" in n or n == "far"
-    }
+    return {n: t.dtype.name for n, t in tiles.tiles.items() if "it" in n or n == "far"}
 
 
 def test_positions_that_fit_are_counted_in_32_bits() -> None:

@@ -14,6 +14,7 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.backends.base import overlaps, stored_over
 from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.lowering.kernel import Variant
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_kernel, compile_only
 from mirage_dsl.core.errors import MirageError, ShapeError
@@ -454,7 +455,7 @@ def test_no_more_than_what_changes_is_read_and_stored(name: str) -> None:
     over = stored_over(graph, overlaps(caches, caches), caches, caches)
     assert over is not None
     assert len(over) == count
-    made = plan(graph, out=True, over=over)
+    made = plan(graph, Variant(out=True, over=over))
     last, old = made.kernels[-1], {graph.inputs[at].name for at in range(count)}
     assert old.isdisjoint(p.source for p in last.params if p.kind == "tensor")
     assert "copy_(" not in made.source
@@ -464,7 +465,7 @@ def test_no_more_than_what_changes_is_read_and_stored(name: str) -> None:
     assert (blocks[-1] < before[-1]) is (name not in EVERYWHERE)
     for kernel in made.kernels:
         compile_kernel(made, kernel, 90)
-    whole = plan(graph, out=True).kernels[-1]
+    whole = plan(graph, Variant(out=True)).kernels[-1]
     assert old <= {p.source for p in whole.params if p.kind == "tensor"}
 
 

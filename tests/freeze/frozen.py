@@ -17,6 +17,7 @@ from typing import Any
 
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.lowering.emit import plan
+from mirage_dsl.backends.triton.lowering.kernel import Variant
 from mirage_dsl.frontend.trace import trace_function
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
@@ -52,7 +53,7 @@ def emitted(name: str) -> str:
     if first.startswith(OPTIONS):
         options = json.loads(first.removeprefix(OPTIONS))
     graph = with_symbolic(graph, options.pop("symbolic", []))
-    return plan(graph, **options).source
+    return plan(graph, Variant(**options)).source
 
 
 def golden(name: str) -> Path:

@@ -59,7 +59,6 @@ from mirage_dsl.tile.program import (
     Wait,
     makes,
     reads,
-    tiles_of,
     walk,
 )
 from mirage_dsl.tile.text import parse, to_text
@@ -136,8 +135,8 @@ class _Scope:
     program: TileProgram
 
     @cached_property
-    def tiles(self) -> dict[str, Any]:
-        return tiles_of(self.program)
+    def tiles(self) -> Mapping[str, Any]:
+        return self.program.tiles
 
     @cached_property
     def inside(self) -> dict[str, bool]:

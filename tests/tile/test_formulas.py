@@ -23,6 +23,7 @@ from mirage_dsl.tile.program import (
     least,
     loose,
     opposite,
+    product,
     value,
 )
 
@@ -49,27 +50,27 @@ class Sizes:
         return self.lanes(dim) == 16
 
 
-TALL = all_of([lanes(M) >= 64, WARPS >= 4])
+TALL = all_of([fold("ge", lanes(M), 64), fold("ge", WARPS, 4)])
 FORMULAS: list[tuple[Number, str]] = [
     (TALL, "lanes(m/grid) >= 64 & warps >= 4"),
     (opposite(TALL), "not (lanes(m/grid) >= 64 & warps >= 4)"),
     (
-        either(TALL, STAGES, greatest(STAGES - 1, 1)),
+        either(TALL, STAGES, greatest(fold("sub", STAGES, 1), 1)),
         "stages if lanes(m/grid) >= 64 & warps >= 4 else max(stages - 1, 1)",
     ),
     (
-        any_of([loose(K) & ~ends(K), loose(M)]),
+        any_of([all_of([loose(K), opposite(ends(K))]), loose(M)]),
         "loose(k/loop) & not ends(k/loop) | loose(m/grid)",
     ),
     (
-        least(16, fold("div", lanes(M) * lanes(K), 64)),
+        least(16, fold("div", product([lanes(M), lanes(K)]), 64)),
         "min(16, lanes(m/grid) * lanes(k/loop) div 64)",
     ),
     (
-        fold("sub", lanes(M), lanes(K) - 1) * 2,
+        product([fold("sub", lanes(M), fold("sub", lanes(K), 1)), 2]),
         "(lanes(m/grid) - (lanes(k/loop) - 1)) * 2",
     ),
-    (fold("gt", lanes(M) + WARPS, 3), "lanes(m/grid) + warps > 3"),
+    (fold("gt", fold("add", lanes(M), WARPS), 3), "lanes(m/grid) + warps > 3"),
 ]
 
 
@@ -116,13 +117,13 @@ def test_arrays_hold_what_each_point_has(formula: Number, text: str) -> None:
 
 
 def test_what_is_known_is_folded() -> None:
-    tall = lanes(M) >= 64
+    tall = fold("ge", lanes(M), 64)
     assert fold("and", True, tall) == tall
     assert fold("and", tall, False) is False
     assert fold("or", tall, True) is True
     assert fold("or", False, tall) == tall
     assert fold("and", tall, tall) == tall
-    assert lanes(M) * 1 == lanes(M)
+    assert product([lanes(M), 1]) == lanes(M)
     assert opposite(opposite(tall)) == tall
     assert fold("and", tall, opposite(tall)) is False
     assert fold("or", opposite(tall), tall) is True

@@ -147,7 +147,7 @@ def test_loads_and_their_buffers(name: str) -> None:
         loads = priced.facts.tables.loads
         own = np.flatnonzero(loads.looped[:, 0])
         found: dict[str, int] = {}
-        first, second = priced.stage_buffers
+        first, second = priced.buffers
         for row, at in enumerate(own):
             again = loads.again[at]
             found[loads.own[at].result] = int(first[row, 0])

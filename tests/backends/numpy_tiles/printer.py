@@ -24,7 +24,7 @@ class Printer:
 
     def __init__(self, program: tp.TileProgram) -> None:
         self.program, self.pieces = program, tp.pieces_of(program)
-        self.axes = {name: tile.axes for name, tile in tp.tiles_of(program).items()}
+        self.axes = {name: tile.axes for name, tile in program.tiles.items()}
         self._names, self._lines = dict[str, str](), list[str]()
 
     def source(self) -> str:
@@ -120,7 +120,7 @@ class Printer:
         """A tensor and the positions of a tile's lanes in it, dim by dim."""
         loads, found = isinstance(step, tp.Load), list[str]()
         for dim in (d for axis in step.at for d in axis):
-            base = tp.partial_of(dim, self.pieces.block)
+            base = tp.partial_of(dim, self.pieces.block.grid)
             if loads and step.along is not None and dim == step.along.dim:
                 found.append(self.picked(step.along, order)[0])
             elif base is None:

@@ -7,13 +7,8 @@ kernels, and gives each kernel its arguments (`Launcher`).
 from __future__ import annotations
 
 import re
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
@@ -30,9 +25,11 @@ from mirage_dsl.backends.triton.lowering.kernel import (
     KernelPlan,
     Param,
     Surroundings,
+    Variant,
     Writer,
     emit_block,
     identifier,
+    product,
     source_comment,
 )
 from mirage_dsl.core.errors import UnsupportedError
@@ -102,43 +99,31 @@ def emit(graph: ir.KernelGraph) -> str:
     return plan(graph).source
 
 
+AS_TYPED = Variant()
+"""For tensors as the inputs' types describe them."""
+
+
 def plan(
     graph: ir.KernelGraph,
+    variant: Variant = AS_TYPED,
     *,
-    wide: bool = False,
-    pointers: bool = False,
-    out: bool = False,
-    dense: Collection[str] = (),
-    gapped: Collection[str] = (),
-    over: Iterable[tuple[str, str]] = (),
-    apart: Collection[str] = (),
     most: Mapping[str, int] | None = None,
 ) -> ModulePlan:
     """The emitted module with its parts.
 
     Args:
         graph: What to emit.
-        wide: Use 64-bit offsets even where the extents do not call for them, as for
-            inputs whose strides reach far.
-        pointers: Use no tensor descriptors, as for inputs whose strides or addresses
-            they cannot express.
-        out: `run` takes tensors for the outputs too, of any strides.
-        dense: Inputs and outputs that have no gaps between their elements: strides
-            that follow from symbolic extents are computed and not compiled in.
-        gapped: Flat values that have gaps between the axes that are one for kernels.
-        over: Results of kernels that are stored where what they read lies, each with
-            that: elements that stay are neither read nor stored.
-        apart: Values of which no two elements are loaded as one word, since they do not
-            lie as words do.
+        variant: For tensors that lie how.
         most: The largest extents of symbolic dims: blocks can hold these whole.
 
     Raises:
         UnsupportedError: Triton cannot express something of the graph.
     """
-    outer = outer_of(graph, most=most, pointers=pointers)
+    outer = outer_of(graph, most=most, pointers=variant.pointers)
     flat = flat_values(graph, outer.types, outer.placed)
-    given = _given(graph, outer, flat) if out else None
+    given = _given(graph, outer, flat) if variant.out else None
     taken = {v for whole in given or () for v in (whole, *flat.of(whole))}
+    wide = variant.wide or any(is_far(t, outer.extents) for t in outer.types.values())
     around = Surroundings(
         outer.types,
         outer.extents,
@@ -146,14 +131,10 @@ def plan(
         packed=outer.packed - taken,
         placed=outer.placed,
         inputs=outer.inputs,
-        pointers=pointers,
+        pointers=outer.pointers,
         given=given,
-        wide=wide or any(is_far(t, outer.extents) for t in outer.types.values()),
-        dense=dense,
         flat=flat,
-        gapped=gapped,
-        over=dict(over),
-        apart=apart,
+        variant=replace(variant, wide=wide),
     )
     kernels = _kernels(graph, around)
     launcher = Launcher(graph, around, [k.name for k in kernels])
@@ -401,16 +382,8 @@ class Launcher:
         return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
     def _axis_size(self, axis: Axis) -> str:
-        known, names = 1, list[str]()
-        for dim in axis:
-            extent = self._extents.get(dim.name)
-            if extent is None:
-                names.append(self.size(dim.name))
-            else:
-                known *= extent
-        if known != 1 or not names:
-            names.append(str(known))
-        return " * ".join(names)
+        sizes = (self._extents.get(d.name) or self.size(d.name) for d in axis)
+        return product(sizes)
 
     # -- Kernels -------------------------------------------------------------------
 

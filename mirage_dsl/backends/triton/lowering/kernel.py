@@ -232,29 +232,47 @@ Strides = Sequence[str | int | Gapped]
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A form of a module, for tensors that lie so.
+
+    Attributes:
+        wide: Offsets have 64 bits even where the extents do not call for them, as for
+            inputs whose strides reach far.
+        pointers: Pointers take the place of tensor descriptors, as for inputs whose
+            strides or addresses these cannot express.
+        out: The caller gives tensors for the outputs too, of any strides.
+        dense: Inputs and outputs that have no gaps between their elements: strides
+            that follow from symbolic extents are computed and not compiled in.
+        gapped: Flat values that have gaps between the axes that are one for kernels.
+        over: Results of kernels that are stored where what they read lies, each with
+            that: elements that stay are neither read nor stored.
+        apart: Values of which no two elements are loaded as one word, since they do not
+            lie as words do.
+    """
+
+    wide: bool = False
+    pointers: bool = False
+    out: bool = False
+    dense: Collection[str] = frozenset()
+    gapped: Collection[str] = frozenset()
+    over: Collection[tuple[str, str]] = frozenset()
+    apart: Collection[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Surroundings(tp.Outer):
     """What printing a block needs to know of its kernel graph.
 
     Attributes:
         given: The caller gives tensors for the outputs; the values that kernels store
             there at once, each with the number of its output.
-        wide: Offsets need 64 bits.
-        dense: Tensors of the caller that lie in memory as their types say, without
-            gaps.
         flat: Values that lie in other tensors of the caller.
-        gapped: Those of them whose axes have gaps between them there.
-        over: Results of kernels that are stored where what they read lies, each with
-            that.
-        apart: Values of which no two elements are loaded as one word.
+        variant: What else is known of tensors.
     """
 
     given: Mapping[str, int] | None
-    wide: bool
-    dense: Collection[str]
     flat: FlatValues
-    gapped: Collection[str]
-    over: Mapping[str, str]
-    apart: Collection[str]
+    variant: Variant
 
     def whole(self, value: str) -> str:
         """The tensor in which a value lies; itself, if it lies in no other."""
@@ -427,7 +445,7 @@ class Signature:
             return tuple(outer[a] for a in place.axes)
         packed = self._row_major(source)
         whole, without_gaps = self.around.whole(source), self.around.packed
-        if {source, whole} & without_gaps or whole in self.around.dense:
+        if {source, whole} & without_gaps or whole in self.around.variant.dense:
             return packed
         flat = self.around.flat.within.get(source)
         found: list[str | int | Gapped] = []
@@ -435,7 +453,7 @@ class Signature:
             group = [axis] if flat is None else list(flat.groups[axis])
             if all(self._extents.get(d.name) == 1 for d in dims):
                 found.append(0)
-            elif source in self.around.gapped and len(group) > 1:
+            elif source in self.around.variant.gapped and len(group) > 1:
                 found.append(self._gapped(whole, group))
             else:
                 value = packed[axis] if isinstance(packed[axis], int) else None
@@ -469,7 +487,7 @@ class Signature:
         if outer is not None:
             return self._is_strided(outer)
         given = self.around.given or ()
-        return place.whole in given and place.whole not in self.around.dense
+        return place.whole in given and place.whole not in self.around.variant.dense
 
     def _row_major(self, source: str) -> tuple[str | int, ...]:
         """Strides of the packed tensor, in the order of axes that its layout says."""
@@ -477,8 +495,7 @@ class Signature:
         strides: dict[int, str | int] = {}
         numbers, names = 1, list[str]()
         for axis in reversed(kind.order):
-            text = " * ".join([*names, *([str(numbers)] if numbers != 1 else [])])
-            strides[axis] = text if names else numbers
+            strides[axis] = product([*names, numbers]) if names else numbers
             if axis == kind.order[0]:
                 break
             for dim in kind.axes[axis]:
@@ -548,10 +565,6 @@ class Signature:
 
 
 # -- Tiles -----------------------------------------------------------------------------
-
-LARGEST_TILE = 1 << 20
-"""Elements that Triton allows in one tensor."""
-
 
 TRITON_DTYPE = {
     "f16": "tl.float16",
@@ -633,11 +646,11 @@ class TileCode:
             UnsupportedError: Triton has no tensors of that size.
         """
         widths = self.pieces.shape(axes)
-        if prod(widths) > LARGEST_TILE:
+        if prod(widths) > tp.LARGEST_TILE:
             dims = ", ".join(map(str, axes))
             raise UnsupportedError(
                 f"a tile of [{dims}] has {prod(widths)} elements; "
-                f"Triton allows {LARGEST_TILE}: split more, or use smaller tiles"
+                f"Triton allows {tp.LARGEST_TILE}: split more, or use smaller tiles"
             )
         return f"({', '.join(map(str, widths))}{',' * (len(widths) == 1)})"
 
@@ -777,8 +790,7 @@ class Places:
         for place, axis in enumerate(self._axes):
             if axis[0].dim in without:
                 continue
-            wide = ".to(tl.int64)" if self._wide else ""
-            text = f"tl.program_id({place}){wide}"
+            text = f"tl.program_id({place})" + ".to(tl.int64)" * self._wide
             if tp.counts_down(axis, self._pieces.block):
                 text = f"tl.num_programs({place}) - 1 - {text}"
             name = self._writer.define("_".join([*(s.dim for s in axis), "id"]), text)
@@ -838,8 +850,7 @@ class Places:
         if piece.unit:
             self._starts[dim] = first
             return
-        wide = ".to(tl.int64)" if self._wide else ""
-        lanes = f"tl.arange(0, {piece.width}){wide}"
+        lanes = self._count(piece.width)
         self._lanes[dim] = self._writer.define(f"{dim.name}_lane", lanes)
         if first:
             self._starts[dim] = self._writer.define(
@@ -848,19 +859,19 @@ class Places:
         else:
             self._starts[dim] = self._lanes[dim]
 
+    def _count(self, lanes: int) -> str:
+        """So many numbers from 0 on."""
+        return f"tl.arange(0, {lanes})" + ".to(tl.int64)" * self._wide
+
     def _first(self, piece: tp.Piece) -> str:
         """The first position of the block's part, or nothing where it is 0."""
         if piece.grid_tile is None:
             return ""
-        identifier = self.ids[piece.dim.name]
-        return (
-            identifier if piece.grid_tile == 1 else f"{identifier} * {piece.grid_tile}"
-        )
+        return times(self.ids[piece.dim.name], [piece.grid_tile])
 
     def positions(self, dim: Dim, lanes: int, step: int) -> str:
         """Every so many elements from the first one of the block's part on."""
-        wide = ".to(tl.int64)" if self._wide else ""
-        text = f"tl.arange(0, {lanes}){wide}" + (f" * {step}" if step != 1 else "")
+        text = self._count(lanes) + (f" * {step}" if step != 1 else "")
         first = self._first(self._pieces[dim])
         return f"{first} + {text}" if first else text
 
@@ -869,10 +880,9 @@ class Places:
 
         What the others add is the block's part of the first one.
         """
-        lanes = prod(self._pieces.shape(side))
-        wide = ".to(tl.int64)" if self._wide else ""
         wanted = "_".join([*(d.name for d in side), "lane"])
-        name = self._writer.define(wanted, f"tl.arange(0, {lanes}){wide}")
+        count = self._count(prod(self._pieces.shape(side)))
+        name = self._writer.define(wanted, count)
         found = {d: self._first(self._pieces[d]) for d in side[:-1]}
         return {**found, side[-1]: name}
 
@@ -894,7 +904,7 @@ class Places:
     def _dealt_rows(self, load: Dealt) -> Lanes:
         parts, rows = self._pieces.shape((load.batch, load.side))
         order = (load.side, load.run[-1])
-        lane = self._dealt_lanes(load, parts * rows)
+        lane = self._assign(load, "lane", self._count(parts * rows))
         part = self._assign(load, "part", f"{lane} // {DEALT_ROWS} % {parts}")
         row = f"{lane} // {DEALT_ROWS * parts} * {DEALT_ROWS} + {lane} % {DEALT_ROWS}"
         first = self._first(self._pieces[load.side])
@@ -906,7 +916,7 @@ class Places:
         (parts,), count = self._pieces.shape((load.batch,)), DEALT_ROWS
         each = prod(self._pieces.shape(load.run)) // DEALT_THREADS
         threads = DEALT_THREADS * count * parts
-        lane = self._dealt_lanes(load, each // at_once * threads)
+        lane = self._assign(load, "lane", self._count(each // at_once * threads))
         part = self._assign(
             load, "part", f"{lane} // {DEALT_THREADS * count} % {parts}"
         )
@@ -923,11 +933,6 @@ class Places:
         mask = " & ".join(self._conditions(self._pieces[load.side], column, column))
         return Lanes(order, starts, f"({mask}){across}" if mask else "")
 
-    def _dealt_lanes(self, load: Dealt, count: int) -> str:
-        """A variable for the lanes of what is dealt."""
-        wide = ".to(tl.int64)" if self._wide else ""
-        return self._assign(load, "lane", f"tl.arange(0, {count}){wide}")
-
     def _assign(self, load: Dealt, what: str, text: str) -> str:
         """A variable about what is dealt."""
         return self._writer.define(f"{load.side.name}_{load.batch.name}_{what}", text)
@@ -935,8 +940,7 @@ class Places:
     def part(self, name: str) -> str:
         """The first position of the block's part of a dim that the grid splits."""
         tile = next(s.tile for a in self._axes for s in a if s.dim == name)
-        identifier = self.ids[name]
-        return identifier if tile == 1 else f"{identifier} * {tile}"
+        return times(self.ids[name], [tile])
 
     def start(self, dim: Dim) -> str:
         """Positions in the first iteration: a vector, a scalar, or nothing for 0."""
@@ -1039,6 +1043,11 @@ class Address:
 
     first: str
     step: str
+
+    @property
+    def here(self) -> str:
+        """Those of this iteration."""
+        return f"{self.first} + {self.step}" if self.step else self.first
 
 
 @dataclass(frozen=True)
@@ -1167,7 +1176,7 @@ class Memory:
         Blocks that have no part of `k` compute what all others do, and write it once
         more where the last one does.
         """
-        base = tp.partial_of(dim, self._block)
+        base = tp.partial_of(dim, self._block.grid)
         assert base is not None
         number, split = self._places.ids[base], self._block.grid_split(base)
         if split is None or not tp.has_excess(split, self._block, self._extents):
@@ -1202,13 +1211,10 @@ class Memory:
             inside: What lanes have to meet besides.
         """
         self._tiles.shape(order)
-        pointers = address.first
-        if address.step:
-            pointers += f" + {address.step}"
         mask = " & ".join(m for m in (self.mask(order), inside) if m)
         other = "0" if whole else "0.0"
         guard = f", mask={mask}, other={other}" if mask else ""
-        self._writer.assign(name, f"tl.load({pointers}{guard})")
+        self._writer.assign(name, f"tl.load({address.here}{guard})")
 
     def store(
         self,
@@ -1242,10 +1248,7 @@ class Memory:
             text = self._spread(value, order)
         mask = " & ".join(m for m in (self.mask(order), chosen(order)) if m)
         guard = f", mask={mask}" if mask else ""
-        pointers = self._writer.define(
-            f"{node.result}_at",
-            address.first + (f" + {address.step}" if address.step else ""),
-        )
+        pointers = self._writer.define(f"{node.result}_at", address.here)
         self._writer.line(f"tl.store({pointers}, {text}{guard})")
 
     def _spread(self, tile: Variable, order: tp.Order) -> str:
@@ -1266,34 +1269,32 @@ def taken_apart(position: str, axis: Gapped) -> list[str]:
     found: list[str] = []
     for at, (size, stride) in enumerate(zip(axis.sizes, axis.strides, strict=True)):
         inner = axis.sizes[at + 1 :]
-        text = f"{whole} // {product(inner)}" if inner else whole
+        text = f"{whole} // {divisor(inner)}" if inner else whole
         if at:
             text = f"({text}) % {size}" if inner else f"{text} % {size}"
         found.append(times(f"({text})", [stride]))
     return found if position else []
 
 
-def product(factors: Sequence[str | int]) -> str:
-    """Factors as one number, or as an expression that may be divided by."""
-    known = prod(f for f in factors if isinstance(f, int))
-    others = [f for f in factors if isinstance(f, str)]
-    if not others:
-        return str(known)
-    text = " * ".join([*others, *([str(known)] if known != 1 else [])])
+def product(factors: Iterable[str | int]) -> str:
+    """The product of some factors, numbers first multiplied with each other."""
+    given = list(factors)
+    known = prod(f for f in given if isinstance(f, int))
+    others = [f for f in given if isinstance(f, str)]
+    if known != 1 or not others:
+        others.append(str(known))
+    return " * ".join(others)
+
+
+def divisor(factors: Iterable[str | int]) -> str:
+    """The product as an expression that may be divided by."""
+    text = product(factors)
     return f"({text})" if " " in text else text
 
 
-def times(index: str, factors: Sequence[str | int]) -> str:
-    """`index` times the factors, numbers first multiplied with each other."""
-    numbers, others = 1, list[str]()
-    for factor in factors:
-        if isinstance(factor, int):
-            numbers *= factor
-        else:
-            others.append(factor)
-    if numbers != 1:
-        others.append(str(numbers))
-    return " * ".join([index, *others])
+def times(index: str, factors: Iterable[str | int]) -> str:
+    """`index` times the factors."""
+    return product([index, *factors])
 
 
 # -- What is asked for ahead -----------------------------------------------------------
@@ -1417,21 +1418,21 @@ class _Printer:
             pieces,
             self._writer,
             signature.size,
-            wide=around.wide,
+            wide=around.variant.wide,
         )
         tiles = self._tiles = TileCode(self._writer, pieces, places.mask)
         self._memory = Memory(
-            places, tiles, around.extents, signature.size, wide=around.wide
+            places, tiles, around.extents, signature.size, wide=around.variant.wide
         )
         self._words = {
             load: dim
             for load, dim in words(program).items()
-            if self._loads[load].source not in around.apart
+            if self._loads[load].source not in around.variant.apart
         }
         self._packed = packed(program, lambda d: pieces[d].width, self._words)
         self._runs = runs(program, lambda d: not pieces[d].loose)
         self._dealt: Mapping[str, Dealt] = self._deals() if self._words else {}
-        self._changes = changes(program, around.over)
+        self._changes = changes(program, dict(around.variant.over))
         # Stores of parts read values that their statements do not name.
         self._held = NONE_HELD if self._changes.stores else held_over(program)
         self._variables: dict[str, Variable] = {}
@@ -1710,7 +1711,7 @@ class _Printer:
 
     @cached_property
     def _loads(self) -> Mapping[str, tp.Load]:
-        every = (s for s, _ in tp.walk(self._program.body))
+        every = self._program.statements
         return {s.result: s for s in every if isinstance(s, tp.Load)}
 
     def _box(self, load: tp.Load) -> tp.Order:
@@ -1798,7 +1799,7 @@ class _Printer:
         _, strides = self._signature.access(self._key(load))
         step = self._memory.stride(load.at, strides, along.dim)
         if along.known != "no":
-            wide = ".to(tl.int64)" if self._around.wide else ""
+            wide = ".to(tl.int64)" if self._around.variant.wide else ""
             at = f"{index.name}{subscript(index.axes, order)}{wide}"
             return times(at, step), self._under(along, order)
         size = self._memory.size(along.dim)
@@ -1860,7 +1861,7 @@ class _Printer:
     def _load_dealt(self, load: tp.Load, address: Address, name: str) -> None:
         """Load what threads multiply, and give it the axes that the product takes."""
         dealt, lanes = self._dealt[load.result], self._lanes_of(load)
-        text = f"{address.first} + {address.step}" if address.step else address.first
+        text = address.here
         if lanes.inside:
             other = "0" if self._is_whole(load) else "0.0"
             text += f", mask={lanes.inside}, other={other}"
@@ -2270,7 +2271,7 @@ def _deciding(program: tp.TileProgram) -> frozenset[str]:
 
     Of programs whose positions are known, where it is of use to see through them.
     """
-    statements = [s for s, _ in tp.walk(program.body)]
+    statements = program.statements
     along = [s.along for s in statements if isinstance(s, tp.Load) and s.along]
     if all(a.known == "no" for a in along):
         return frozenset()

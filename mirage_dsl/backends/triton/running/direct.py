@@ -907,12 +907,19 @@ def direct_call(plan: ModulePlan, tensors: Sequence[torch.Tensor]) -> Direct | N
     return Direct(len(tensors), scope["call"], first=scope["first"])
 
 
+def _of_guards(name: str) -> Any:
+    """What PyTorch's compiler has for its guards; None in versions without it."""
+    import torch
+
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    return getattr(guards, name, None)
+
+
 def _allocator() -> Any:
     """PyTorch's own shortest way to a new tensor on the current device."""
     import torch
 
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    found = getattr(guards, "_empty_strided_cuda", None)
+    found = _of_guards("_empty_strided_cuda")
     if found is not None:
         return found
 
@@ -929,10 +936,7 @@ def _reinterpret() -> Any:
 
     The offset is from where the tensor starts, in elements.
     """
-    import torch
-
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    found = getattr(guards, "_reinterpret_tensor", None)
+    found = _of_guards("_reinterpret_tensor")
     if found is not None:
         return found
 
@@ -1177,7 +1181,7 @@ class _Writer(Launcher):
             "levels": forward_ad,
             "device": tensors[0].device,
             "index": self._device,
-            "observers": _observers(),
+            "observers": observers(),
             "same": _comparison(tensors),
             # They are unloaded when nobody refers to them.
             "kept": [x.compiled for x in self._binding.launches],
@@ -1207,10 +1211,7 @@ def _comparison(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     It may be false for tensors that are alike, as those of another grad mode.  For
     tensors that require gradients it would not tell one mode from another.
     """
-    import torch
-
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    make = getattr(guards, "TensorGuards", None)
+    make = _of_guards("TensorGuards")
     if make is not None and not any(t.requires_grad for t in tensors):
         try:
             check = make(
@@ -1223,7 +1224,7 @@ def _comparison(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     return lambda *_: False
 
 
-def _observers() -> Any:
+def observers() -> Any:
     """Profilers that want to hear of launches; Triton's own path tells them."""
     from triton import knobs
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,10 +16,18 @@ from mirage_dsl.backends.base import (
     check_tensors,
     overlaps,
     signature,
+    span,
     stored_over,
 )
-from mirage_dsl.backends.triton.lowering.emit import FAR, ModulePlan, is_far, plan
-from mirage_dsl.backends.triton.running.direct import direct_call
+from mirage_dsl.backends.triton.lowering.emit import (
+    AS_TYPED,
+    FAR,
+    ModulePlan,
+    is_far,
+    plan,
+)
+from mirage_dsl.backends.triton.lowering.kernel import Variant
+from mirage_dsl.backends.triton.running.direct import direct_call, observers
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.running.screen import (
     for_architecture,
@@ -28,7 +36,7 @@ from mirage_dsl.backends.triton.running.screen import (
 )
 from mirage_dsl.core.errors import CompileError, MirageError, ShapeError
 from mirage_dsl.core.hardware import number_of
-from mirage_dsl.core.types import packed
+from mirage_dsl.core.types import TensorType, packed
 from mirage_dsl.ir.analysis.layouts import innermost
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.tile.program import ALIGNMENT
@@ -59,7 +67,7 @@ class PreparedKernel:
         self._device = 0
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        if self._compiled is None or _observed():
+        if self._compiled is None or observers():
             return self._first(grid)
         return self._launch
 
@@ -84,14 +92,6 @@ class PreparedKernel:
         self._run(*self._sizes, stream, *self._fixed, *args)
 
 
-def _observed() -> bool:
-    """Whether a profiler wants to hear of launches; Triton's own path tells it."""
-    from triton import knobs
-
-    hook: Any = knobs.runtime.launch_enter_hook
-    return bool(getattr(hook, "calls", hook))
-
-
 def prepared_run(module: ModuleType, kernels: Sequence[str]) -> Callable[..., Any]:
     """The module's `run` for calls that are all alike."""
     run = vars(module)["run"]
@@ -111,29 +111,6 @@ def prepared_run(module: ModuleType, kernels: Sequence[str]) -> Callable[..., An
 Run = Callable[..., "list[torch.Tensor]"]
 T = TypeVar("T")
 _NOWHERE: AbstractContextManager[object] = nullcontext()
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A form of the module.
-
-    Attributes:
-        wide: Offsets have 64 bits.
-        pointers: Pointers take the place of descriptors.
-        out: The caller gives tensors for the outputs.
-        dense: Tensors whose strides are computed from symbolic extents.
-        gapped: Flat values with gaps between axes that are one for kernels.
-        over: Results of kernels that are stored where what they read lies, with that.
-        apart: Values of which no two elements are loaded as one word.
-    """
-
-    wide: bool = False
-    pointers: bool = False
-    out: bool = False
-    dense: frozenset[str] = frozenset()
-    gapped: frozenset[str] = frozenset()
-    over: frozenset[tuple[str, str]] = frozenset()
-    apart: frozenset[str] = frozenset()
 
 
 class TritonExecutable:
@@ -168,22 +145,12 @@ class TritonExecutable:
         self._modules: dict[str, ModuleType] = {}
         self._miscompiled: dict[str, list[str]] = {}
         self._new, self._into = Dispatch[Direct](), Dispatch[Direct]()
-        self.source = self._plan(Variant()).source
+        self.source = self._plan(AS_TYPED).source
         """The emitted module, for tensors as the inputs' types describe them."""
 
     def _plan(self, variant: Variant) -> ModulePlan:
         if variant not in self._plans:
-            self._plans[variant] = plan(
-                self._launched,
-                wide=variant.wide,
-                pointers=variant.pointers,
-                out=variant.out,
-                dense=variant.dense,
-                gapped=variant.gapped,
-                over=variant.over,
-                apart=variant.apart,
-                most=self._most,
-            )
+            self._plans[variant] = plan(self._launched, variant, most=self._most)
         return self._plans[variant]
 
     def _by_triton(self, made: ModulePlan) -> Run:
@@ -341,17 +308,17 @@ class TritonExecutable:
             self._check_place(what, tensor, tensors[0])
         for tensor in out:
             self._check_place(f"out of {self.graph.name}", tensor, tensors[0])
-        made = self._plan(Variant())
+        made = self._plan(AS_TYPED)
         described = {
             p.source
             for kernel in made.kernels
             for p in kernel.params
             if p.kind == "descriptor"
         }
-        far = any(_span(t) >= FAR for t in (*tensors, *out))
+        far = any(span(t) >= FAR * t.element_size() for t in (*tensors, *out))
         far = far or any(is_far(k, extents) for k in made.around.types.values())
         return Variant(
-            wide=far and not made.around.wide,
+            wide=far and not made.around.variant.wide,
             pointers=not all(
                 _fits_descriptor(item, tensor)
                 for item, tensor in zip(self.graph.inputs, tensors, strict=True)
@@ -363,14 +330,22 @@ class TritonExecutable:
             apart=self._apart(tensors, out=bool(out)),
         )
 
+    def _given(
+        self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor] = ()
+    ) -> Iterator[tuple[str, TensorType, torch.Tensor]]:
+        """The inputs, and the outputs that there are tensors for, with their types."""
+        kinds = [(i.name, i.type) for i in self.graph.inputs]
+        kinds += [(r.value, r.type) for r in self.graph.returns if out]
+        for (name, kind), tensor in zip(kinds, (*tensors, *out), strict=True):
+            yield name, kind, tensor
+
     def _apart(self, tensors: Sequence[torch.Tensor], *, out: bool) -> frozenset[str]:
         """Values that kernels could load two elements at a time if they lay so.
 
         What they make themselves does, but in tensors of the caller's.
         """
         made = self._plan(Variant(out=out))
-        names = [i.name for i in self.graph.inputs]
-        given = dict(zip(names, tensors, strict=True))
+        given = {name: tensor for name, _, tensor in self._given(tensors)}
         found: set[str] = set()
         for value, dim in (w for k in made.kernels for w in k.words.items()):
             place = innermost(self._launched, value, dim)
@@ -385,12 +360,10 @@ class TritonExecutable:
         self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
     ) -> frozenset[str]:
         """Flat values whose axes do not lie side by side in the tensors at hand."""
-        names = [i.name for i in self.graph.inputs]
-        names += [r.value for r in self.graph.returns] if out else []
-        given = dict(zip(names, (*tensors, *out), strict=True))
+        given = {name: tensor for name, _, tensor in self._given(tensors, out)}
         return frozenset(
             value
-            for value, flat in self._plan(Variant()).around.flat.within.items()
+            for value, flat in self._plan(AS_TYPED).around.flat.within.items()
             if flat.whole in given
             and not flat.joins(given[flat.whole].stride(), given[flat.whole].shape)
         )
@@ -399,20 +372,17 @@ class TritonExecutable:
         self, tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
     ) -> frozenset[str]:
         """What has no gaps between elements, if its strides have symbolic extents."""
-        around = self._plan(Variant()).around
-        names = [i.name for i in self.graph.inputs]
-        axes = [i.type.axes for i in self.graph.inputs]
-        if out:
-            names += [r.value for r in self.graph.returns]
-            axes += [r.type.axes for r in self.graph.returns]
+        around = self._plan(AS_TYPED).around
         found, others = set[str](), set[str]()
-        for name, mine, tensor in zip(names, axes, (*tensors, *out), strict=True):
+        for name, own, tensor in self._given(tensors, out):
             kind = around.types[name]
             inner = kind.order[1:]
             follows = any(
                 around.extents.get(d.name) is None for a in inner for d in kind.axes[a]
             )
-            fits = follows and mine == kind.axes and _has_no_gaps(tensor, kind.order)
+            fits = (
+                follows and own.axes == kind.axes and _has_no_gaps(tensor, kind.order)
+            )
             (found if fits else others).add(name)
         return frozenset(found - others)
 
@@ -441,14 +411,6 @@ def _launchable(graph: KernelGraph) -> KernelGraph:
     if not torch.cuda.is_available():
         return graph
     return for_architecture(graph, number_of(torch.cuda.get_device_capability()))
-
-
-def _span(tensor: torch.Tensor) -> int:
-    """One more than the largest offset of an element."""
-    if tensor.numel() < FAR and tensor.is_contiguous():
-        return tensor.numel()
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    return 1 + sum((n - 1) * s for n, s in sizes)
 
 
 def _has_no_gaps(tensor: torch.Tensor, order: Sequence[int]) -> bool:
