@@ -24,8 +24,8 @@ from mirage_dsl.core.work import OutOfTimeError, look, until
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import longer_name
 from mirage_dsl.ir.walk import values_of
-from mirage_dsl.ops.definition import Operator, Term
-from mirage_dsl.ops.table import OPERATORS
+from mirage_dsl.ops import table
+from mirage_dsl.ops.definition import Operator
 from mirage_dsl.rewrite.sums import Form, forms
 from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure import (
@@ -450,20 +450,15 @@ def _varied(
         yield from others
 
 
-_TERM = {
-    int(ADD): Term.ADD,
-    int(SUB): Term.SUB,
-    int(MUL): Term.MUL,
-    int(DIV): Term.DIV,
-    int(SUM): Term.SUM,
-    int(CONTRACT): Term.CONTRACT,
+ROW_OF = {
+    int(ADD): table.ADD,
+    int(SUB): table.SUB,
+    int(MUL): table.MUL,
+    int(DIV): table.DIV,
+    int(SUM): table.SUM,
+    int(CONTRACT): table.MATMUL,
 }
-_ROW = {op.term: op for op in OPERATORS.values() if op.expansion is None}
-
-
-def row_of(kind: int) -> Operator:
-    """The operator of a kind of edge that is no load, constant or function."""
-    return _ROW[_TERM[kind]]
+"""The operator of a kind of edge that is no load, constant or function."""
 
 
 @dataclass(frozen=True)
@@ -662,7 +657,7 @@ class _Writer:
             op, along = self.function(edge), self.saturation.site_along[edge.arg]
             over = self.saturation.site_over[edge.arg]
         else:
-            op, along = row_of(edge.kind), 0
+            op, along = ROW_OF[edge.kind], 0
             over = edge.arg if edge.kind in (SUM, CONTRACT) else 0
         operands = tuple(self.operand(o) for o in self.arranged(op, edge))
         attrs = self.space.attributes(over, along)

@@ -55,7 +55,7 @@ from mirage_dsl.search.closure import (
     saturate,
 )
 from mirage_dsl.search.space import Output, Space, Value, space_of
-from mirage_dsl.search.structures import row_of
+from mirage_dsl.search.structures import ROW_OF
 
 # -- Dims cut in two -------------------------------------------------------------------
 
@@ -555,7 +555,7 @@ class _Definer:
             op, over = value.op, self.plain.site_over[arg]
             attrs = self.space.attributes(over, self.plain.site_along[arg])
         else:
-            op = row_of(kind)
+            op = ROW_OF[kind]
             attrs = self.space.attributes(arg if "over" in op.attributes else 0)
         operands = self.wide(operands)
         if op.kind is Kind.CONTRACTION:
