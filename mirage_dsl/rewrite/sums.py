@@ -52,7 +52,7 @@ from mirage_dsl.core.types import (
 )
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.canonical import FreshNames, free_name
+from mirage_dsl.ir.canonical import Apart, FreshNames, free_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
@@ -539,23 +539,14 @@ class Cut:
     count: int
     length: int
 
-    def names(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Dims with the two in the place of the one."""
-        return tuple(n for name in names for n in self._of(name))
-
-    def _of(self, name: str) -> tuple[str, ...]:
-        return self.parts if name == self.dim else (name,)
-
-    def constant(self, number: Scalar) -> Scalar:
-        """A constant by the extents of the two."""
-        powers = dict(number.extents)
-        power = powers.pop(self.dim, 0)
-        both = {part: power for part in self.parts if power}
-        return Scalar(number.value, tuple(sorted({**powers, **both}.items())))
+    @property
+    def apart(self) -> Apart:
+        """The two in the place of the one."""
+        return Apart({self.dim: self.parts})
 
     def type(self, kind: TensorType) -> TensorType:
         """The type of a tensor with both."""
-        dims = tuple(map(Dim, self.names(kind.names)))
+        dims = tuple(map(Dim, self.apart.names(kind.names)))
         return flat_type(kind.dtype, dims, MemorySpace.DEVICE)
 
     def view(self, made: str, value: str) -> ir.Apply:
@@ -856,7 +847,7 @@ class _PartsWriter:
             self.nodes.append(self.cut.view(self.seen[value], value))
 
     def _both(self, names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(names) if self.cut is None else self.cut.names(names)
+        return tuple(names) if self.cut is None else self.cut.apart.names(names)
 
     # -- The parts ---------------------------------------------------------------------
 
@@ -877,7 +868,7 @@ class _PartsWriter:
 
     def _write(self, node: ir.Apply) -> None:
         """A node, by the parts if it sums the value, or its squares, over them."""
-        node = self._in_both(node)
+        node = node if self.cut is None else self.cut.apart.apply(node)
         whole = self.inner < set(node.over)
         centre = self._centre(node) if whole else None
         rest = node.summing(tuple(d for d in node.over if d not in self.inner))
@@ -900,16 +891,6 @@ class _PartsWriter:
             if value == self.squares.value and self.inner.isdisjoint(names):
                 return self.seen.get(centre, centre)
         return None
-
-    def _in_both(self, node: ir.Apply) -> ir.Apply:
-        """A node with the dims of the cut."""
-        cut = self.cut
-        if cut is None:
-            return node
-        operands = tuple(
-            cut.constant(o) if isinstance(o, Scalar) else o for o in node.operands
-        )
-        return replace(node, operands=operands).summing(cut.names(node.over))
 
     def _node(
         self, base: str, op: Operator, *operands: ir.Operand, **attrs: ir.AttrValue
