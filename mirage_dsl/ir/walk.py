@@ -101,6 +101,15 @@ def applications(graph: ir.KernelGraph) -> Iterator[ir.Apply]:
         yield from (node,) if isinstance(node, ir.Apply) else node.applies
 
 
+def looked_at(program: ir.KernelGraph) -> set[str]:
+    """What is given to a program, and views of it, which cost nothing."""
+    there = {i.name for i in program.given}
+    for node in program.applies:
+        if node.is_view and there.issuperset(node.values):
+            there.add(node.result)
+    return there
+
+
 def depending(nodes: Iterable[Node], on: Iterable[str]) -> set[str]:
     """The values `on`, and all that nodes of their level make of them."""
     found = set(on)

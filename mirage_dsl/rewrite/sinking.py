@@ -65,7 +65,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from mirage_dsl.core.hardware import GRID_AXES
-from mirage_dsl.core.types import Dim, MemorySpace, extent_scalar, flat_type
+from mirage_dsl.core.types import Dim, MemorySpace, extent_scalar
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, free_name, longer_name, new_name
 from mirage_dsl.ir.check import check
@@ -554,10 +554,7 @@ def with_gathers_given(
     rest = [n for n in program.nodes if done.isdisjoint(results_of(n))]
     rest = live(rest, returned)
     given = [n.result for n in picked if n.result in read_by(rest)]
-    inputs = [
-        ir.Input(n, flat_type(types[n].dtype, types[n].dims, MemorySpace.DEVICE))
-        for n in given
-    ]
+    inputs = [ir.Input(n, types[n].in_memory) for n in given]
     opened = replace(program, inputs=(*program.inputs, *inputs), nodes=tuple(rest))
     return GathersGiven(opened, frozenset(given), tuple(live(program.applies, given)))
 

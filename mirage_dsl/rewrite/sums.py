@@ -56,7 +56,14 @@ from mirage_dsl.ir.canonical import Apart, FreshNames, free_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.walk import depending, live, makers, renamed, with_operands
+from mirage_dsl.ir.walk import (
+    depending,
+    live,
+    looked_at,
+    makers,
+    renamed,
+    with_operands,
+)
 from mirage_dsl.ir.write import OperatorWriter, flatten, unflatten
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind, Operator, Term
@@ -612,15 +619,6 @@ def read_in_turn(program: ir.KernelGraph) -> list[frozenset[str]]:
     inputs = frozenset(i.name for i in program.inputs if i.name in read)
     long = any(set(squares.over) & set(r.type.names) for r in program.returns)
     return [inputs] * (2 if long else 1)
-
-
-def looked_at(program: ir.KernelGraph) -> set[str]:
-    """Inputs and views of them, which cost nothing."""
-    there = {i.name for i in program.given}
-    for node in program.applies:
-        if node.is_view and there.issuperset(node.values):
-            there.add(node.result)
-    return there
 
 
 # -- Sums of squares -------------------------------------------------------------------

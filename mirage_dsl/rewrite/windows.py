@@ -40,7 +40,7 @@ from mirage_dsl.core.types import Dim, extent_scalar, f32, scalar
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, Renaming, free_name
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.walk import map_blocks, results_of
+from mirage_dsl.ir.walk import looked_at, map_blocks, results_of
 from mirage_dsl.ir.write import OperatorWriter, flatten
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
@@ -126,11 +126,7 @@ def windows_given(program: ir.KernelGraph) -> GathersGiven | None:
     Pooling is left.  None where there are no convolutions, and where some are of what
     is computed: their windows are no input.
     """
-    there = {i.name for i in program.inputs}
-    for node in program.applies:
-        if node.is_view and there.issuperset(node.values):
-            there.add(node.result)
-    calls = convolutions(program)
+    there, calls = looked_at(program), convolutions(program)
     some = len(calls) < sum(n.op.convolves for n in program.applies)
     if not calls or some or not all(c.values[0] in there for c in calls):
         return None

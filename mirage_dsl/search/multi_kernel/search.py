@@ -25,11 +25,8 @@ from mirage_dsl.core.types import (
     Axis,
     Dim,
     DType,
-    MemorySpace,
-    TensorType,
     Types,
     boolean,
-    flat_type,
 )
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import library_kernel
@@ -38,7 +35,13 @@ from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.walk import operands_of, read_by, with_operands, with_returned
+from mirage_dsl.ir.walk import (
+    looked_at,
+    operands_of,
+    read_by,
+    with_operands,
+    with_returned,
+)
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
@@ -114,15 +117,11 @@ def opened(program: ir.KernelGraph) -> Opened:
     """Part a program of operators only."""
     types = kernel_types(program)
     origin = uncast(program)
-    there = {i.name for i in program.given}
+    there = looked_at(program)
     opaque: list[ir.Apply] = []
     kept: list[ir.Apply] = []
-    for node in program.nodes:
-        assert isinstance(node, ir.Apply)
-        if node.is_view and node.values[0] in there:
-            there.add(node.result)
-            kept.append(node)
-        elif node.stands_alone:
+    for node in program.applies:
+        if node.stands_alone and node.result not in there:
             opaque.append(with_operands(node, origin))
         else:
             kept.append(node)
@@ -137,11 +136,11 @@ def opened(program: ir.KernelGraph) -> Opened:
         if origin[v] not in read and types[origin[v]].dtype == boolean
     }
     others = [
-        ir.Return(v, _stored(counted.get(v, types[v])))
+        ir.Return(v, counted.get(v, types[v]).in_memory)
         for v in stored
         if v not in {*given, *there, *(origin.get(r, r) for r in returned)}
     ]
-    inputs = [ir.Input(n.result, _stored(types[n.result])) for n in opaque]
+    inputs = [ir.Input(n.result, types[n.result].in_memory) for n in opaque]
     parted = replace(
         program,
         inputs=(*program.inputs, *inputs),
@@ -160,11 +159,6 @@ def uncast(program: ir.KernelGraph) -> Mapping[str, str]:
             source = node.values[0]
             origin[node.result] = origin.get(source, source)
     return origin
-
-
-def _stored(kind: TensorType) -> TensorType:
-    """The type of a tensor between kernels: one dim per axis."""
-    return flat_type(kind.dtype, kind.dims, MemorySpace.DEVICE)
 
 
 # -- From a DAG to a kernel graph ------------------------------------------------------
@@ -739,12 +733,7 @@ class _Search:
 
     def _unread(self) -> Iterator[str]:
         """Inputs and views of them that opaque nodes read, perhaps no kernel."""
-        there = {i.name for i in self.program.given}
-        there.update(
-            n.result
-            for n in self.parted.program.nodes
-            if isinstance(n, ir.Apply) and n.is_view
-        )
+        there = looked_at(self.program)
         read = dict.fromkeys(v for n in self.parted.opaque for v in n.values)
         yield from (v for v in read if v in there)
 
