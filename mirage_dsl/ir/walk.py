@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, overload
 
+from mirage_dsl.core.types import Axis, Dim
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 
@@ -241,6 +242,23 @@ def map_nodes(
         made = change(node)
         nodes += [made] if isinstance(made, Node) else made
     return replace(level, nodes=tuple(nodes))
+
+
+def map_axes(
+    block: ir.BlockGraph, change: Callable[[ir.Load | ir.Store], tuple[Axis, ...]]
+) -> ir.BlockGraph:
+    """The block with other axes in its loads and stores."""
+    return map_nodes(
+        block,
+        lambda n: (
+            replace(n, axes=change(n)) if isinstance(n, ir.Load | ir.Store) else n
+        ),
+    )
+
+
+def each_dim(axes: Iterable[Axis], change: Callable[[Dim], Dim]) -> tuple[Axis, ...]:
+    """Axes with other dims in the places of their own."""
+    return tuple(tuple(map(change, axis)) for axis in axes)
 
 
 def map_blocks(

@@ -90,6 +90,7 @@ from mirage_dsl.ir.maps import (
 )
 from mirage_dsl.ir.text.printer import bounds_text, settled_text
 from mirage_dsl.ir.walk import (
+    each_dim,
     live,
     map_blocks,
     read_by,
@@ -151,10 +152,7 @@ def _goes_on(node: ir.Apply) -> bool:
 
 
 def _in_pieces(axes: tuple[Axis, ...], dim: str) -> tuple[Axis, ...]:
-    return tuple(
-        tuple(replace(d, loop=True) if d.name == dim else d for d in axis)
-        for axis in axes
-    )
+    return each_dim(axes, lambda d: replace(d, loop=d.loop or d.name == dim))
 
 
 # -- Split over the grid ---------------------------------------------------------------
@@ -320,9 +318,7 @@ class _Splitting:
     def _repieced(self, node: ir.BlockNode) -> ir.BlockNode:
         if not isinstance(node, ir.Load):
             return node
-        axes = tuple(
-            tuple(replace(d, grid=d.grid or d.loop) for d in a) for a in node.axes
-        )
+        axes = each_dim(node.axes, lambda d: replace(d, grid=d.grid or d.loop))
         return replace(node, axes=axes)
 
     def _stored(self, value: str) -> tuple[Axis, ...]:
@@ -563,15 +559,12 @@ def without_loop(block: ir.BlockGraph) -> ir.BlockGraph | None:
                     return None
                 names[node.result] = names.get(node.operand, node.operand)
             case ir.Load():
-                nodes.append(replace(node, axes=_in_one_piece(node.axes)))
+                whole = each_dim(node.axes, lambda d: replace(d, loop=False))
+                nodes.append(replace(node, axes=whole))
             case _:
                 nodes.append(with_operands(node, names))
     schedule = replace(block.schedule, num_stages=2, descriptors=False, prefetch=0)
     return ir.BlockGraph(block.grid, None, tuple(nodes), schedule)
-
-
-def _in_one_piece(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    return tuple(tuple(replace(d, loop=False) for d in axis) for axis in axes)
 
 
 # -- Bounded by masks ------------------------------------------------------------------

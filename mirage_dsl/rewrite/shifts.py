@@ -45,6 +45,7 @@ from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check import check, check_or_raise
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.walk import (
+    each_dim,
     makers,
     map_nodes,
     operands_of,
@@ -688,7 +689,7 @@ class _Shift:
         """A load of a shift, in pieces as of what it has scaled."""
         scaled = [n for n in block.loads if self.found.kernel_degrees.get(n.source)]
         pieces = {d.name: d for n in scaled for d in ir.dims_of(n.axes)}
-        seen = tuple(tuple(pieces.get(d.name, d.whole) for d in a) for a in axes)
+        seen = each_dim(axes, lambda d: pieces.get(d.name, d.whole))
         return ir.Load(self.names.fresh("maxima"), stored, seen)
 
     # -- Exponentials of later kernels ----------------------------------------------

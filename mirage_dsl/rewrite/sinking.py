@@ -72,6 +72,7 @@ from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import (
+    each_dim,
     live,
     makers,
     map_nodes,
@@ -749,8 +750,7 @@ class _Fusing:
         self, tensor: str, pieces: Mapping[str, Dim], nodes: list[ir.BlockNode]
     ) -> str:
         """The name of a new load of some pieces."""
-        axes = self._types[tensor].axes
-        cut = tuple(tuple(pieces[d.name] for d in axis) for axis in axes)
+        cut = each_dim(self._types[tensor].axes, lambda d: pieces[d.name])
         nodes.append(ir.Load(self._names.fresh(f"{tensor}_at"), tensor, cut))
         return nodes[-1].result
 

@@ -36,11 +36,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.core.modes import convolutions_round
-from mirage_dsl.core.types import Dim, extent_scalar, f32, scalar
+from mirage_dsl.core.types import Axis, Dim, extent_scalar, f32, scalar
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, Renaming, free_name
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.walk import looked_at, map_blocks, results_of
+from mirage_dsl.ir.walk import looked_at, map_axes, map_blocks, results_of
 from mirage_dsl.ir.write import OperatorWriter, flatten
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
@@ -172,18 +172,16 @@ def _loaded_in_order(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The graph with the axes of each load in the order of what is loaded."""
     types = kernel_types(replace(graph, returns=()))
 
-    def loaded(node: ir.BlockNode) -> ir.BlockNode:
-        if not isinstance(node, ir.Load):
-            return node
+    def in_order(node: ir.Load | ir.Store) -> tuple[Axis, ...]:
+        if isinstance(node, ir.Store):
+            return node.axes
         own = {tuple(d.name for d in axis): axis for axis in node.axes}
         order = [tuple(d.name for d in axis) for axis in types[node.source].axes]
         if {*order} != own.keys():
-            return node
-        return replace(node, axes=tuple(own[names] for names in order))
+            return node.axes
+        return tuple(own[names] for names in order)
 
-    return map_blocks(
-        graph, lambda b: replace(b, nodes=tuple(loaded(n) for n in b.nodes))
-    )
+    return map_blocks(graph, lambda block: map_axes(block, in_order))
 
 
 def alone(graph: ir.KernelGraph, call: ir.Apply) -> ir.KernelGraph:

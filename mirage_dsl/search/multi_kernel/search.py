@@ -23,7 +23,6 @@ from mirage_dsl.core.errors import TruthError, UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import (
     Axis,
-    Dim,
     DType,
     Types,
     boolean,
@@ -36,7 +35,9 @@ from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import (
+    each_dim,
     looked_at,
+    map_axes,
     operands_of,
     read_by,
     with_operands,
@@ -308,32 +309,25 @@ def _joined(block: ir.BlockGraph, joining: Joining) -> ir.BlockGraph:
     grid = tuple(replace(s, dim=joining.name(s.dim)) for s in block.grid)
     gridded = frozenset(s.dim for s in block.grid)
     loop = None if block.loop is None else ir.Split(joining.name(block.loop.dim), 1)
-    nodes: list[ir.BlockNode] = []
-    for node in block.nodes:
-        if isinstance(node, ir.Load | ir.Store):
-            nodes.append(replace(node, axes=joining.axes(node.axes)))
-        elif isinstance(node, ir.Apply) and node.over:
-            over = joining.over(node.over, gridded)
-            nodes.append(node.summing(over))
-        else:
-            nodes.append(node)
+    nodes = (
+        node.summing(joining.over(node.over, gridded))
+        if isinstance(node, ir.Apply) and node.over
+        else node
+        for node in map_axes(block, lambda n: joining.axes(n.axes)).nodes
+    )
     return ir.BlockGraph(grid, loop, tuple(nodes))
 
 
 def _fitting(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
     """The block with its loads' axes as those of the tensors that there are."""
-    nodes: list[ir.BlockNode] = []
-    for node in block.nodes:
-        if isinstance(node, ir.Load):
-            pieces = {d.name: d for d in ir.dims_of(node.axes)}
-            axes = tuple(_pieces(a, pieces) for a in types[node.source].axes)
-            node = replace(node, axes=axes)
-        nodes.append(node)
-    return replace(block, nodes=tuple(nodes))
 
+    def fitting(node: ir.Load | ir.Store) -> tuple[Axis, ...]:
+        if isinstance(node, ir.Store):
+            return node.axes
+        pieces = {d.name: d for d in ir.dims_of(node.axes)}
+        return each_dim(types[node.source].axes, lambda d: pieces[d.name])
 
-def _pieces(axis: Axis, pieces: Mapping[str, Dim]) -> Axis:
-    return tuple(pieces[d.name] for d in axis)
+    return map_axes(block, fitting)
 
 
 # -- From cheap DAGs to sized graphs, of all numbers of kernels in turn ----------------
