@@ -340,6 +340,11 @@ class TensorType:
         """Whether each axis is one dim."""
         return all(len(axis) == 1 for axis in self.axes)
 
+    @property
+    def in_memory(self) -> TensorType:
+        """The type of a tensor between kernels: one dim for each axis."""
+        return flat_type(self.dtype, self.dims, MemorySpace.DEVICE)
+
     def dim(self, name: str) -> Dim | None:
         """The dim called `name`, or None where the type has none."""
         return next((d for d in self.dims if d.name == name), None)

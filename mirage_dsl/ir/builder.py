@@ -23,7 +23,6 @@ import difflib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from types import TracebackType
 from typing import Self
 
@@ -35,6 +34,7 @@ from mirage_dsl.core.types import (
     DType,
     Scalar,
     TensorType,
+    extent_scalar,
     scalar,
 )
 from mirage_dsl.ir import graph as ir
@@ -92,10 +92,7 @@ def axes_from(axes: AxesLike) -> tuple[Axis, ...]:
 
 def one_over(*dims: str) -> Scalar:
     """The constant 1 / (product of the extents of `dims`), as in a mean."""
-    product = scalar(1)
-    for dim in dims:
-        product = product.times(Scalar(Fraction(1), ((dim, -1),)))
-    return product
+    return extent_scalar(*dims).inverse
 
 
 def operator_named(name: str) -> Operator:

@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from mirage_dsl.core.types import Axis, AxisNames, Scalar, TensorType
+from mirage_dsl.core.types import Axis, AxisNames, Dim, Scalar, TensorType
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.maps import partial_base
@@ -440,6 +440,51 @@ def _new_dim(names: Names, name: str) -> str:
         return names[name]
     base = next((n for n in names if ir.partial_dim(n) == name), None)
     return name if base is None else ir.partial_dim(names[base])
+
+
+# -- Dims taken apart ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Several dims in the place of one, row-major; the first is split as that one was.
+
+    Attributes:
+        dims: The several, by the name of the one.
+    """
+
+    dims: Mapping[str, tuple[str, ...]]
+
+    def names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Dims with the several in the places of those that are taken apart."""
+        return tuple(n for name in names for n in self.dims.get(name, (name,)))
+
+    def axes(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+        """Axes with their dims taken apart."""
+        return tuple(map(self.axis, axes))
+
+    def axis(self, axis: Axis) -> Axis:
+        """One axis with its dims taken apart."""
+        found: list[Dim] = []
+        for dim in axis:
+            first, *inner = self.names((dim.name,))
+            found += [replace(dim, name=first), *map(Dim, inner)]
+        return tuple(found)
+
+    def type(self, kind: TensorType) -> TensorType:
+        """A type with its dims taken apart."""
+        return replace(kind, axes=self.axes(kind.axes))
+
+    def apply(self, node: ir.Apply) -> ir.Apply:
+        """An operator that sums over the dims, if it knows them at all."""
+        operands = tuple(
+            self._constant(o) if isinstance(o, Scalar) else o for o in node.operands
+        )
+        return replace(node, operands=operands).summing(self.names(node.over))
+
+    def _constant(self, number: Scalar) -> Scalar:
+        powers = {n: p for name, p in number.extents for n in self.names((name,))}
+        return Scalar(number.value, tuple(sorted(powers.items())))
 
 
 # -- Fresh names -----------------------------------------------------------------------

@@ -1,13 +1,13 @@
 """Well-formedness: one table of rules per level.
 
-A rule is a function from a level's view to the diagnostics it finds.
+A rule is a function from a level's view to the problems it finds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -44,7 +44,14 @@ from mirage_dsl.ir.maps import (
     partial_base,
 )
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
-from mirage_dsl.ir.walk import applications, makers, operands_of, read_by, results_of
+from mirage_dsl.ir.walk import (
+    applications,
+    depending,
+    makers,
+    operands_of,
+    read_by,
+    results_of,
+)
 from mirage_dsl.ops.definition import AttributeKind, Kind, Truth
 from mirage_dsl.ops.table import total_of
 
@@ -86,6 +93,41 @@ class Diagnostic:
         return f"{place}{self.message}{hint} [{self.rule}]"
 
 
+Subject = ir.Input | ir.Index | ir.BlockNode | ir.BlockGraph | ir.Return
+"""What a problem may be about."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a rule finds.
+
+    Attributes:
+        message: What was found and what was expected.
+        hint: What to do.
+        at: What it is about; None for all of the level.
+        name: What it speaks of, if that is called otherwise.
+        block: Position of the block, where a rule of kernel graphs finds it in one.
+    """
+
+    message: str
+    hint: str
+    at: Subject | None = None
+    name: str = ""
+    block: int | None = None
+
+
+def _name_of(subject: Subject) -> str:
+    match subject:
+        case ir.Input() | ir.Index():
+            return subject.name
+        case ir.Return():
+            return subject.value
+        case ir.BlockGraph():
+            return ", ".join(subject.results)
+        case node:
+            return node.result
+
+
 # -- A block graph with types, stages and places ---------------------------------------
 
 
@@ -117,21 +159,18 @@ class BlockView:
         return dict.fromkeys((*(s.dim for s in self.block.grid), *loop), self.name)
 
     @cached_property
-    def inferred(self) -> tuple[dict[str, TensorType], list[Diagnostic]]:
+    def inferred(self) -> tuple[dict[str, TensorType], list[Problem]]:
         """Types of the block's values as far as they follow, and what broke them."""
         types: dict[str, TensorType] = {}
-        problems: list[Diagnostic] = []
+        problems: list[Problem] = []
         for node in self.block.made:
             if not self._operands_known(node, types):
                 continue
             try:
                 found = block_node_type(node, self.block, types, self.outer)
             except CheckError as error:
-                problems.append(
-                    self.problem(
-                        "type", node, error.message, "change its operands or its axes"
-                    )
-                )
+                hint = "change its operands or its axes"
+                problems.append(Problem(error.message, hint, node))
             else:
                 types[node.result] = found
         return types, problems
@@ -158,134 +197,124 @@ class BlockView:
             n.result for n in self.block.nodes if isinstance(n, ir.RunningMax)
         )
 
-    def problem(
-        self,
-        rule: str,
-        node: ir.BlockNode | None,
-        message: str,
-        hint: str,
-        name: str = "",
-    ) -> Diagnostic:
-        """A diagnostic about a node, or about the block."""
-        where = self.name if node is None else _shown(node)
-        subject = ", ".join(self.block.results) if node is None else node.result
+    @cached_property
+    def mixed(self) -> set[str]:
+        """Values of the loop's body and of after it at once, and what is made of them.
+
+        One mixture makes all that follows look wrong.
+        """
+        first = (n.result for n in self.block.applies if _mixes(self, n))
+        return depending(self.block.nodes, first)
+
+    def diagnostic(self, rule: str, problem: Problem) -> Diagnostic:
+        """A problem of a node, or of the block, as one of the kernel graph."""
+        at = problem.at or self.block
         return Diagnostic(
             rule,
-            f"{where}: {message}",
-            name or subject or self.name,
-            hint,
+            f"{_shown(at) if problem.at else self.name}: {problem.message}",
+            problem.name or _name_of(at) or self.name,
+            problem.hint,
             self.index,
-            (node or self.block).location,
+            at.location,
         )
 
 
-def _shown(node: ir.BlockNode) -> str:
-    match node:
+def _shown(subject: Subject) -> str:
+    match subject:
         case ir.Load():
-            return f"load {node.source} as {node.result}"
+            return f"load {subject.source} as {subject.result}"
         case ir.Store():
-            return f"store {node.result}"
+            return f"store {subject.result}"
         case _:
-            return node.result
+            return _name_of(subject)
 
 
 # -- Rules on stages -------------------------------------------------------------------
 
 
-def check_stages(view: BlockView) -> Iterator[Diagnostic]:
+def _mixes(view: BlockView, node: ir.Apply) -> bool:
+    """Whether it reads values of the loop's body, and of after the loop."""
+    return {"body", "after"} <= {view.stages[v] for v in node.values}
+
+
+def _unmixed(view: BlockView) -> Iterator[ir.BlockNode]:
+    """The nodes that read no mixture."""
+    return (n for n in view.block.nodes if view.mixed.isdisjoint(operands_of(n)))
+
+
+def _stages(view: BlockView) -> Iterator[Problem]:
     """What is computed before the loop, in its body and after it stays apart."""
-    mixed: set[str] = set()
-    for node in view.block.nodes:
-        if mixed.intersection(operands_of(node)):
-            # One mixture makes all that follows look wrong.
-            if not isinstance(node, ir.Store):
-                mixed.add(node.result)
-            continue
-        found = list(_stage(view, node))
-        yield from found
-        if found and isinstance(node, ir.Apply):
-            mixed.add(node.result)
+    for node in _unmixed(view):
+        match node:
+            case ir.Apply():
+                yield from _no_mixture(view, node)
+            case ir.RunningMax() | ir.Accumulate():
+                yield from _needs_body(view, node)
+            case ir.Store():
+                yield from _storable(view, node)
+            case ir.Load():
+                pass
 
 
-def _stage(view: BlockView, node: ir.BlockNode) -> Iterator[Diagnostic]:
-    match node:
-        case ir.Apply():
-            yield from _no_mixture(view, node)
-        case ir.RunningMax():
-            yield from _needs_body(view, node)
-        case ir.Accumulate():
-            yield from _needs_body(view, node)
-            if node.rescale is not None:
-                yield from _rescaling(view, node, node.rescale)
-        case ir.Store():
-            yield from _storable(view, node)
-        case ir.Load():
-            pass
-
-
-def _no_mixture(view: BlockView, node: ir.Apply) -> Iterator[Diagnostic]:
+def _no_mixture(view: BlockView, node: ir.Apply) -> Iterator[Problem]:
     stages = {view.stages[v]: v for v in node.values}
-    if "body" in stages and "after" in stages:
-        yield view.problem(
-            "stage",
-            node,
+    if _mixes(view, node):
+        yield Problem(
             f"it mixes {stages['body']}, a value of the loop body, "
             f"with {stages['after']}, which exists after the loop",
             f"accumulate {stages['body']} first",
+            node,
         )
 
 
 def _needs_body(
     view: BlockView, node: ir.Accumulate | ir.RunningMax
-) -> Iterator[Diagnostic]:
+) -> Iterator[Problem]:
     stage = view.stages[node.operand]
     if stage == "body":
         return
     what = "an accumulator" if isinstance(node, ir.Accumulate) else "a running maximum"
     found = "before the loop" if stage == "before" else "after the loop"
-    yield view.problem(
-        "stage",
-        node,
+    yield Problem(
         f"{what} takes a value of the loop body; {node.operand} is one {found}",
         f"use {node.operand} directly",
+        node,
     )
 
 
-def _rescaling(
-    view: BlockView, node: ir.Accumulate, largest: str
-) -> Iterator[Diagnostic]:
+def _rescaled(view: BlockView) -> Iterator[Problem]:
+    for node in _unmixed(view):
+        if isinstance(node, ir.Accumulate) and node.rescale is not None:
+            yield from _rescaling(view, node, node.rescale)
+
+
+def _rescaling(view: BlockView, node: ir.Accumulate, largest: str) -> Iterator[Problem]:
     if not node.adds:
-        yield view.problem(
-            "rescale",
-            node,
-            f"a {node.kind} accumulator cannot be rescaled",
-            "rescale sums only",
+        yield Problem(
+            f"a {node.kind} accumulator cannot be rescaled", "rescale sums only", node
         )
     if largest not in view.running:
-        yield view.problem(
-            "rescale",
-            node,
+        yield Problem(
             f"it is rescaled by {largest}, which is no running maximum",
             f"expected a running maximum ({listed(view.running) or 'none yet'})",
+            node,
         )
         return
     operand, shift = view.types.get(node.operand), view.types.get(largest)
     if operand and shift and not set(shift.dims) <= set(operand.dims):
-        yield view.problem(
-            "rescale",
-            node,
+        yield Problem(
             f"{largest} has dims that {node.operand} lacks: {shift}, {operand}",
             "take the maximum over those dims before",
+            node,
         )
 
 
-def _storable(view: BlockView, node: ir.Store) -> Iterator[Diagnostic]:
+def _storable(view: BlockView, node: ir.Store) -> Iterator[Problem]:
     if view.stages[node.operand] == "body":
-        yield view.problem(
-            "stage",
-            node,
+        yield Problem(
             f"{node.operand} is a value of the loop body, it differs by iteration",
             f"accumulate {node.operand} and store the result",
+            node,
         )
 
 
@@ -298,9 +327,7 @@ WARPS = (1, 2, 4, 8, 16, 32)
 """Numbers of warps that a block may have."""
 
 
-def slice_problem(
-    node: ir.Apply, extents: Extents, block: int | None
-) -> Iterator[Diagnostic]:
+def _outside(node: ir.Apply, extents: Extents) -> Iterator[Problem]:
     """A slice whose bounds do not lie in its dim."""
     part = node.sliced
     if part is None:
@@ -309,34 +336,28 @@ def slice_problem(
     start, stop = part.bounds(extent or 0)
     inside = start < stop if extent is None else 0 <= start < stop <= extent
     if not inside and (extent is not None or part.length(None) is not None):
-        yield Diagnostic(
-            "slice",
-            f"{node.result}: {start} to {stop} of the dim {part.dim} of extent "
-            f"{extent}",
-            node.result,
+        yield Problem(
+            f"{start} to {stop} of the dim {part.dim} of extent {extent}",
             "expected 0 <= start < stop <= extent",
-            block,
-            node.location,
+            node,
         )
 
 
-BlockRule = Callable[[BlockView], Iterator[Diagnostic]]
+BlockRule = Callable[[BlockView], Iterator[Problem]]
 
 
-def _block_names(view: BlockView) -> Iterator[Diagnostic]:
+def _block_names(view: BlockView) -> Iterator[Problem]:
     names = Counter(n.result for n in view.block.made)
     for name, count in names.items():
         if count > 1:
-            yield view.problem(
-                "unique-names",
-                None,
+            yield Problem(
                 f"{count} values are called {name}",
                 "give each a name of its own",
-                name,
+                name=name,
             )
 
 
-def _defined_before(view: BlockView) -> Iterator[Diagnostic]:
+def _defined_before(view: BlockView) -> Iterator[Problem]:
     known: set[str] = set()
     later = {n.result for n in view.block.made}
     for node in view.block.nodes:
@@ -350,50 +371,42 @@ def _defined_before(view: BlockView) -> Iterator[Diagnostic]:
             else:
                 names = listed(known) or "no value so far"
                 what, hint = "is not defined", f"expected one of {names}"
-            yield view.problem("defined", node, f"{name} {what}", hint, name)
+            yield Problem(f"{name} {what}", hint, node, name=name)
         if not isinstance(node, ir.Store):
             known.add(node.result)
 
 
-def _block_types(view: BlockView) -> Iterator[Diagnostic]:
+def _block_types(view: BlockView) -> Iterator[Problem]:
     yield from view.inferred[1]
 
 
-def _grid(view: BlockView) -> Iterator[Diagnostic]:
+def _grid(view: BlockView) -> Iterator[Problem]:
     dims = [s.dim for s in view.block.grid]
     axes = [" & ".join(s.dim for s in axis) for axis in view.block.axes]
     if len(axes) > MAX_GRID_DIMS:
-        yield view.problem(
-            "grid",
-            None,
+        yield Problem(
             f"{len(axes)} grid dims ({', '.join(axes)}), "
             f"expected at most {MAX_GRID_DIMS}",
             "leave some of them whole or loop over one",
         )
     if view.block.grid and view.block.grid[0].beside:
-        yield view.problem(
-            "grid",
-            None,
+        yield Problem(
             f"the grid's first split, {dims[0]}, is beside no other split",
             "let it start an axis",
-            dims[0],
+            name=dims[0],
         )
     for name, count in sorted(Counter(dims).items()):
         if count > 1:
-            yield view.problem(
-                "grid", None, f"the grid splits {name} twice", "split it once", name
-            )
+            yield Problem(f"the grid splits {name} twice", "split it once", name=name)
         if view.block.grid_split(ir.partial_dim(name)) is not None:
-            yield view.problem(
-                "grid",
-                None,
+            yield Problem(
                 f"the grid splits both {name} and {ir.partial_dim(name)}",
                 "one of them would have no name for its parts; rename it before",
-                name,
+                name=name,
             )
 
 
-def _tiles(view: BlockView) -> Iterator[Diagnostic]:
+def _tiles(view: BlockView) -> Iterator[Problem]:
     loop = view.block.loop
     splits = [("grid", s, view.extents.get(s.dim)) for s in view.block.grid]
     if loop is not None:
@@ -405,20 +418,16 @@ def _tiles(view: BlockView) -> Iterator[Diagnostic]:
         splits.append(("loop", loop, span))
     for what, split, span in splits:
         if split.tile < 1:
-            yield view.problem(
-                "tile",
-                None,
+            yield Problem(
                 f"{what} tile {split.tile} of {split.dim}",
                 "expected at least 1",
-                split.dim,
+                name=split.dim,
             )
         elif span is not None and split.tile > largest_tile(span):
-            yield view.problem(
-                "tile",
-                None,
+            yield Problem(
                 f"{what} tile {split.tile} of {split.dim}, which spans only {span}",
                 f"expected at most {largest_tile(span)}",
-                split.dim,
+                name=split.dim,
             )
 
 
@@ -427,78 +436,71 @@ def largest_tile(span: int) -> int:
     return max(SMALLEST_TILE, 1 << max(span - 1, 0).bit_length())
 
 
-def _loop(view: BlockView) -> Iterator[Diagnostic]:
+def _loop(view: BlockView) -> Iterator[Problem]:
     looped = looped_dims(view.block)
     if view.block.loop is None:
         return
     if not looped:
-        yield view.problem(
-            "loop",
-            None,
+        yield Problem(
             f"it loops over {view.block.loop.dim}, but no load is split by the loop",
             "split a load by the loop, or remove the loop",
-            view.block.loop.dim,
+            name=view.block.loop.dim,
         )
     if len({d.grid for d in looped}) > 1:
-        yield view.problem(
-            "loop",
-            None,
+        yield Problem(
             f"loads iterate over {' and over '.join(map(str, looped))}, "
             "which take different numbers of iterations",
             "iterate over one of them in all loads",
-            view.block.loop.dim,
+            name=view.block.loop.dim,
         )
 
 
-def _pieces(view: BlockView) -> Iterator[Diagnostic]:
+def _pieces(view: BlockView) -> Iterator[Problem]:
     loop = None if view.block.loop is None else view.block.loop.dim
     for node in (*view.block.loads, *view.block.stores):
         for dim in ir.dims_of(node.axes):
             partial = isinstance(node, ir.Store) and partial_base(dim.name, view.block)
             if dim.grid and not partial and view.block.grid_split(dim.name) is None:
                 split = ", ".join(s.dim for s in view.block.grid) or "nothing"
-                yield view.problem(
-                    "piece",
-                    node,
+                yield Problem(
                     f"{dim}, but the grid splits {split}",
                     f"write {dim.name} without /grid, or split it by the grid",
-                    dim.name,
+                    node,
+                    name=dim.name,
                 )
             if dim.loop and dim.name != loop:
-                yield view.problem(
-                    "piece",
-                    node,
+                yield Problem(
                     f"{dim}, but the loop splits {loop or 'nothing'}",
                     f"write {dim.name} without /loop, or loop over it",
-                    dim.name,
+                    node,
+                    name=dim.name,
                 )
 
 
-def _views(view: BlockView) -> Iterator[Diagnostic]:
-    for node in view.block.nodes:
-        if not isinstance(node, ir.Apply) or node.op.kind not in (
-            Kind.VIEW,
-            Kind.CONCAT,
-        ):
+def _block_slices(view: BlockView) -> Iterator[Problem]:
+    for node in view.block.applies:
+        yield from _outside(node, view.extents)
+
+
+def _views(view: BlockView) -> Iterator[Problem]:
+    for node in view.block.applies:
+        if node.op.kind not in (Kind.VIEW, Kind.CONCAT):
             continue
-        if node.op.kind is Kind.VIEW:
-            yield from slice_problem(node, view.extents, view.index)
         for value, name in _viewed_dims(node):
             source = view.types.get(value)
             dim = None if source is None else source.dim(name)
             # A concat of the pieces of iterations is one of the whole, once summed.
             joins = node.op.kind is Kind.CONCAT
             if dim is not None and (dim.grid if joins else dim != dim.whole):
-                yield view.problem(
-                    "view",
-                    node,
+                yield Problem(
                     f"{node.op.name} of {dim}, a piece of a dim",
                     f"apply {node.op.name} before the block, or to a whole dim",
-                    name,
+                    node,
+                    name=name,
                 )
 
 
-def _scans(view: BlockView) -> Iterator[Diagnostic]:
+def _scans(view: BlockView) -> Iterator[Problem]:
     """What is scanned lies whole in the block, from the first element on.
 
     Or the loop goes over it, all iterations in order: a scan goes on from one to the
@@ -511,16 +513,15 @@ def _scans(view: BlockView) -> Iterator[Diagnostic]:
             dim = None if source is None else source.dim(name)
             if dim is None or dim == dim.whole or (goes_on and not dim.grid):
                 continue
-            yield view.problem(
-                "scan",
-                node,
+            yield Problem(
                 f"{node.op.name} along {dim}, a piece of a dim",
                 f"load all of {name}, or loop over all of it: no grid splits it",
-                name,
+                node,
+                name=name,
             )
 
 
-def _gathers(view: BlockView) -> Iterator[Diagnostic]:
+def _gathers(view: BlockView) -> Iterator[Problem]:
     """Elements are picked of tensors in device memory, wherever the indices say."""
     made = makers(view.block)
     for node in view.block.applies:
@@ -529,12 +530,11 @@ def _gathers(view: BlockView) -> Iterator[Diagnostic]:
         source = node.values[0]
         load = made[source]
         if not isinstance(load, ir.Load) or _is_nowhere(view, load):
-            yield view.problem(
-                "gather",
-                node,
+            yield Problem(
                 f"it picks elements of {source}, which lies in no device memory",
                 "gather from a load of a tensor, or in a kernel behind this one",
-                source,
+                node,
+                name=source,
             )
 
 
@@ -544,7 +544,7 @@ def _is_nowhere(view: BlockView, load: ir.Load) -> bool:
     return known is not None and known.space is MemorySpace.NOWHERE
 
 
-def _joins(view: BlockView) -> Iterator[Diagnostic]:
+def _joins(view: BlockView) -> Iterator[Problem]:
     """A joined dim has one extent, that of its pieces, wherever it is in the block.
 
     Pieces of the loop have none that `extents` could tell, so they are compared as
@@ -560,12 +560,11 @@ def _joins(view: BlockView) -> Iterator[Diagnostic]:
         other = first.setdefault(to, pieces)
         if other != pieces or (pieces[0] and to in known):
             joined = ", ".join(map(str, _operand_dims(view, node)))
-            yield view.problem(
-                "join",
-                node,
+            yield Problem(
                 f"{to} joins {joined} here, and is of other pieces elsewhere",
                 "join pieces of the same extents, or give this dim another name",
-                to,
+                node,
+                name=to,
             )
 
 
@@ -601,42 +600,39 @@ def _viewed_dims(node: ir.Apply) -> Iterator[tuple[str, str]]:
             yield from zip(of, value, strict=False)
 
 
-def _stores(view: BlockView) -> Iterator[Diagnostic]:
+def _stores(view: BlockView) -> Iterator[Problem]:
     if not view.block.stores:
-        yield view.problem(
-            "store", None, "it stores nothing", "store a value or remove the block"
-        )
+        yield Problem("it stores nothing", "store a value or remove the block")
     for node in view.block.stores:
         dims = ir.dims_of(node.axes)
         twice = [n for n, c in Counter(d.name for d in dims).items() if c > 1]
         if twice:
-            yield view.problem(
-                "store", node, f"the dim {twice[0]} twice", "name it once", twice[0]
+            yield Problem(
+                f"the dim {twice[0]} twice", "name it once", node, name=twice[0]
             )
         try:
             check_store(node, view.block)
         except CheckError as error:
-            yield view.problem("store", node, error.message, "split it by itself")
+            yield Problem(error.message, "split it by itself", node)
         known = view.types.get(node.operand)
         if node.dtype == boolean and known is not None and known.dtype != boolean:
-            yield view.problem(
-                "store",
-                node,
+            yield Problem(
                 f"{node.operand} is {known.dtype}, but it is stored as bool",
                 "store what a comparison gives, as with 0",
+                node,
             )
         elif known is not None:
             try:
                 check_stored(node, known.dtype)
             except CheckError as error:
-                yield view.problem("store", node, error.message, "convert it")
+                yield Problem(error.message, "convert it", node)
         yield from _grid_stored(view, node, dims)
         yield from _store_fits(view, node, dims)
 
 
 def _grid_stored(
     view: BlockView, node: ir.Store, dims: tuple[Dim, ...]
-) -> Iterator[Diagnostic]:
+) -> Iterator[Problem]:
     block = view.block
     own = [d.name for d in dims if d.grid and not d.loop]
     stored = {block.axis_of.get(partial_base(name, block) or name) for name in own}
@@ -646,40 +642,37 @@ def _grid_stored(
             parts = [Dim(s.dim, grid=True) for s in axis]
             partial = [Dim(ir.partial_dim(s.dim), grid=True) for s in axis]
             listed = " nor ".join(map(str, (*parts, *partial[:1])))
-            yield view.problem(
-                "store",
-                node,
+            yield Problem(
                 f"the grid splits {name}, but the axes have neither {listed}",
                 f"all blocks along {name} would write the same elements; "
                 f"store {partial[0]} if these are partial results",
-                axis[0].dim,
+                node,
+                name=axis[0].dim,
             )
 
 
 def _store_fits(
     view: BlockView, node: ir.Store, dims: tuple[Dim, ...]
-) -> Iterator[Diagnostic]:
+) -> Iterator[Problem]:
     operand = view.types.get(node.operand)
     if operand is None:
         return
     own = {d for d in dims if d.name in operand.names or not _numbers(view, d)}
     looped = [d for d in operand.dims if d.loop]
     if looped:
-        yield view.problem(
-            "store",
-            node,
+        yield Problem(
             f"{node.operand} has {looped[0]}, the index within a tile of the loop",
             f"sum over {looped[0].name} after the loop, or concatenate",
-            looped[0].name,
+            node,
+            name=looped[0].name,
         )
     elif own != set(operand.dims):
         found = ", ".join(map(str, dims)) or "none"
         expected = ", ".join(map(str, operand.dims)) or "none"
-        yield view.problem(
-            "store",
-            node,
+        yield Problem(
             f"its axes have the dims {found}, but {node.operand} has {expected}",
             "name the dims of the value, each with the same /grid",
+            node,
         )
 
 
@@ -688,127 +681,117 @@ def _numbers(view: BlockView, dim: Dim) -> bool:
     return dim.grid and partial_base(dim.name, view.block) is not None
 
 
-def _schedule(view: BlockView) -> Iterator[Diagnostic]:
+def _schedule(view: BlockView) -> Iterator[Problem]:
     warps, stages = view.block.schedule.num_warps, view.block.schedule.num_stages
     if warps not in WARPS:
-        yield view.problem(
-            "schedule",
-            None,
+        yield Problem(
             f"num_warps({warps}), expected one of {', '.join(map(str, WARPS))}",
             "take one of these",
         )
     prefetch = view.block.schedule.prefetch
     if prefetch not in ir.PREFETCHED:
         known = ", ".join(map(str, ir.PREFETCHED))
-        yield view.problem(
-            "schedule",
-            None,
+        yield Problem(
             f"prefetch({prefetch}), expected one of {known}",
             "take 0 to ask for nothing ahead",
         )
     if stages < 1:
-        yield view.problem(
-            "schedule",
-            None,
-            f"num_stages({stages}), expected 1 or more",
-            "take 1 to load nothing ahead",
+        yield Problem(
+            f"num_stages({stages}), expected 1 or more", "take 1 to load nothing ahead"
         )
 
 
-def _unread(view: BlockView) -> Iterator[Diagnostic]:
+def _unread(view: BlockView) -> Iterator[Problem]:
     used = read_by(view.block.nodes)
     for node in view.block.made:
         if node.result not in used:
-            yield view.problem(
-                "unused", node, "nothing in the block reads it", "remove it or store it"
+            yield Problem(
+                "nothing in the block reads it", "remove it or store it", node
             )
 
 
-NAME_RULES: tuple[BlockRule, ...] = (_block_names, _defined_before)
-"""Rules without which the others cannot be asked."""
-
-
-def _bounds(view: BlockView) -> Iterator[Diagnostic]:
+def _bounds(view: BlockView) -> Iterator[Problem]:
     block = view.block
     for bound in (*block.bounds, *(s.bound for s in block.settled)):
         fits = block.loop is not None and block.loop.dim != bound.dim
         if not fits or block.grid_split(bound.dim) is None:
-            yield view.problem(
-                "bounds",
-                None,
+            yield Problem(
                 f"iterations are bounded by the block's place along {bound.dim}",
                 "bound a loop over another dim, by a dim that the grid splits",
-                bound.dim,
+                name=bound.dim,
             )
         if bound.also is not None and not bound.upper:
-            yield view.problem(
-                "bounds",
-                None,
+            yield Problem(
                 f"visits positions up to {bound.also} and from {bound.dim} on",
                 "let what is visited have no gap",
-                bound.dim,
+                name=bound.dim,
             )
     if block.bounds or block.settled:
         for node in block.nodes:
             if isinstance(node, ir.Accumulate) and node.reduction is None:
-                yield view.problem(
-                    "bounds",
-                    node,
+                yield Problem(
                     "joins iterations, of which some are left out or run apart",
                     "visit all of them alike",
+                    node,
                 )
 
 
-def _settled(view: BlockView) -> Iterator[Diagnostic]:
+def _settled(view: BlockView) -> Iterator[Problem]:
     made = makers(view.block)
     for settled in view.block.settled:
         if settled.bound.also is not None:
-            yield view.problem(
-                "settled",
-                made.get(settled.value),
+            yield Problem(
                 f"positions up to {settled.bound.also} say nothing of {settled.value}",
                 "leave them out",
-                settled.value,
+                made.get(settled.value),
+                name=settled.value,
             )
         node = made.get(settled.value)
         compares = isinstance(node, ir.Apply) and node.op.truth is Truth.COMPARES
         if not compares or view.stages[settled.value] != "body":
-            yield view.problem(
-                "settled",
-                node,
+            yield Problem(
                 f"{settled.value} is settled in some iterations",
                 "settle what compares, in the loop",
-                settled.value,
+                node,
+                name=settled.value,
             )
 
 
-BLOCK_RULES: tuple[BlockRule, ...] = (
-    _grid,
-    _bounds,
-    _settled,
-    _tiles,
-    _loop,
-    _pieces,
-    _block_types,
-    _views,
-    _scans,
-    _gathers,
-    _joins,
-    check_stages,
-    _stores,
-    _schedule,
-    _unread,
-)
+NAME_RULES: Mapping[str, BlockRule] = {
+    "unique-names": _block_names,
+    "defined": _defined_before,
+}
+"""Rules without which the others cannot be asked."""
+
+BLOCK_RULES: Mapping[str, BlockRule] = {
+    "grid": _grid,
+    "bounds": _bounds,
+    "settled": _settled,
+    "tile": _tiles,
+    "loop": _loop,
+    "piece": _pieces,
+    "type": _block_types,
+    "slice": _block_slices,
+    "view": _views,
+    "scan": _scans,
+    "gather": _gathers,
+    "join": _joins,
+    "stage": _stages,
+    "rescale": _rescaled,
+    "store": _stores,
+    "schedule": _schedule,
+    "unused": _unread,
+}
 """The rules of block graphs, in order of reporting."""
 
 
-def check_block(view: BlockView) -> Iterator[Diagnostic]:
+def check_block(view: BlockView) -> list[Diagnostic]:
     """All rules that a block graph breaks."""
-    broken = [found for rule in NAME_RULES for found in rule(view)]
-    yield from broken
-    if not broken:
-        for rule in BLOCK_RULES:
-            yield from rule(view)
+    for rules in (NAME_RULES, BLOCK_RULES):
+        found = [view.diagnostic(r, p) for r, rule in rules.items() for p in rule(view)]
+        if found:
+            return found
+    return []
 
 
 # -- Kernel graphs with types ----------------------------------------------------------
@@ -821,10 +804,10 @@ class KernelView:
     graph: ir.KernelGraph
 
     @cached_property
-    def inferred(self) -> tuple[dict[str, TensorType], list[Diagnostic]]:
+    def inferred(self) -> tuple[dict[str, TensorType], list[Problem]]:
         """Types of kernel-level values as far as they follow, and what broke them."""
         types = {i.name: i.type for i in self.graph.given}
-        problems: list[Diagnostic] = []
+        problems: list[Problem] = []
         for node in self.graph.nodes:
             if isinstance(node, ir.BlockGraph):
                 types.update({s.result: store_type(s) for s in node.stores})
@@ -833,7 +816,9 @@ class KernelView:
                 try:
                     types[node.result] = apply_type(node, operands, in_block=False)
                 except CheckError as error:
-                    problems.append(_type_problem(node, error))
+                    message = f"{node.result}: {error.message}"
+                    hint = "change the operands or the attributes"
+                    problems.append(Problem(message, hint, node))
         return types, problems
 
     @property
@@ -850,35 +835,33 @@ class KernelView:
             if isinstance(node, ir.BlockGraph)
         )
 
-
-def _type_problem(node: ir.Apply, error: CheckError) -> Diagnostic:
-    return Diagnostic(
-        "type",
-        f"{node.result}: {error.message}",
-        node.result,
-        "change the operands or the attributes",
-        location=node.location,
-    )
-
-
-KernelRule = Callable[[KernelView], Iterator[Diagnostic]]
+    def diagnostic(self, rule: str, problem: Problem) -> Diagnostic:
+        """A problem of what a rule is of."""
+        at = problem.at
+        name = problem.name or ("" if at is None else _name_of(at))
+        location = None if at is None else at.location
+        return Diagnostic(
+            rule, problem.message, name, problem.hint, problem.block, location
+        )
 
 
-def _unique_names(view: KernelView) -> Iterator[Diagnostic]:
+KernelRule = Callable[[KernelView], Iterator[Problem]]
+
+
+def _unique_names(view: KernelView) -> Iterator[Problem]:
     graph = view.graph
     names = [i.name for i in graph.given]
     names += [r for n in graph.nodes for r in results_of(n)]
     for name, count in Counter(names).items():
         if count > 1:
-            yield Diagnostic(
-                "unique-names",
+            yield Problem(
                 f"{count} kernel-level values are called {name}",
-                name,
                 "give each a name of its own",
+                name=name,
             )
 
 
-def _defined(view: KernelView) -> Iterator[Diagnostic]:
+def _defined(view: KernelView) -> Iterator[Problem]:
     known = {i.name for i in view.graph.given}
     later = {r for n in view.graph.nodes for r in results_of(n)}
     for i, node in enumerate(view.graph.nodes):
@@ -890,74 +873,63 @@ def _defined(view: KernelView) -> Iterator[Diagnostic]:
             reader = next((n for n in reads if n.source == name), node)
             what = "is defined only later" if name in later else "is not defined"
             user = ", ".join(results_of(node))
-            yield Diagnostic(
-                "defined",
+            yield Problem(
                 f"{name}, which {user} reads, {what}",
-                name,
                 f"expected one of {listed(known)}",
-                block,
-                reader.location,
+                reader,
+                name=name,
+                block=block,
             )
         known.update(results_of(node))
 
 
-def _types(view: KernelView) -> Iterator[Diagnostic]:
+def _types(view: KernelView) -> Iterator[Problem]:
     yield from view.inferred[1]
 
 
-def _inputs(view: KernelView) -> Iterator[Diagnostic]:
+def _inputs(view: KernelView) -> Iterator[Problem]:
     for item in view.graph.inputs:
         repeated = [n for n, c in Counter(item.type.names).items() if c > 1]
         if repeated:
-            yield Diagnostic(
-                "input",
+            yield Problem(
                 f"input {item.name} has the dim {repeated[0]} twice: {item.type}",
-                item.name,
                 "the axes of one tensor need different dims",
-                location=item.location,
+                item,
             )
         if any(d.grid or d.loop for d in item.type.dims):
-            yield Diagnostic(
-                "input",
+            yield Problem(
                 f"input {item.name} has a split dim: {item.type}",
-                item.name,
                 "write /grid and /loop in the loads of a block",
-                location=item.location,
+                item,
             )
         if item.type.space is not MemorySpace.DEVICE:
-            yield Diagnostic(
-                "input",
+            yield Problem(
                 f"input {item.name} lives in {item.type.space.value} memory",
-                item.name,
                 "expected device memory",
-                location=item.location,
+                item,
             )
 
 
-def _indices(view: KernelView) -> Iterator[Diagnostic]:
+def _indices(view: KernelView) -> Iterator[Problem]:
     """The positions along an axis are below `LARGEST_INDEX`."""
     for item in view.graph.indices:
         if any(d.grid or d.loop for d in item.axis) or not item.axis:
-            yield Diagnostic(
-                "index",
+            yield Problem(
                 f"the index value {item.name} counts {axis_text(item.axis)}",
-                item.name,
                 "expected an axis of whole dims; write /grid and /loop in loads",
-                location=item.location,
+                item,
             )
         extents = [view.graph.extent_of.get(d.name) for d in item.axis]
         count = prod(e for e in extents if e is not None)
         if count > LARGEST_INDEX:
-            yield Diagnostic(
-                "index",
+            yield Problem(
                 f"the index value {item.name} has {shown_integer(count)} positions",
-                item.name,
                 f"expected at most {LARGEST_INDEX} (2**30)",
-                location=item.location,
+                item,
             )
 
 
-def _extents_known(view: KernelView) -> Iterator[Diagnostic]:
+def _extents_known(view: KernelView) -> Iterator[Problem]:
     named = {n: v for v, t in reversed(view.types.items()) for n in t.names}
     named.update({n: v for b in view.blocks for n, v in b.split_dims.items()})
     made = derived_extents(view.graph, {})
@@ -968,25 +940,23 @@ def _extents_known(view: KernelView) -> Iterator[Diagnostic]:
                 named.update({n: node.result for n, _ in operand.extents})
     for name, value in named.items():
         if name not in view.graph.extent_of:
-            yield Diagnostic(
-                "extent",
+            yield Problem(
                 f"the dim {name} of {value} has no extent",
-                name,
                 f"state it: {name} = an integer, or {name} = ? where it is symbolic",
+                name=name,
             )
     for name, extent in view.graph.extents:
         if extent is not None and not 1 <= extent <= MAX_EXTENT:
-            yield Diagnostic(
-                "extent",
+            yield Problem(
                 f"the dim {name} has extent {shown_integer(extent)}",
-                name,
                 "expected at least 1"
                 if extent < 1
                 else f"expected at most {MAX_EXTENT}",
+                name=name,
             )
 
 
-def _extents_derived(view: KernelView) -> Iterator[Diagnostic]:
+def _extents_derived(view: KernelView) -> Iterator[Problem]:
     found = view.graph.extent_of
     if any(e is not None and not 1 <= e <= MAX_EXTENT for e in found.values()):
         return
@@ -994,29 +964,26 @@ def _extents_derived(view: KernelView) -> Iterator[Diagnostic]:
         return
     for node, name, extent in extents_made(view.graph, found):
         if name in found and found[name] != extent:
-            yield Diagnostic(
-                "derived-extent",
+            yield Problem(
                 f"the dim {name} has extent {found[name]}, "
                 f"but {_maker(node)} gives it {extent}",
-                name,
                 f"set {name} = {extent}, change the tile or the view that makes it, or "
                 "give it another name here",
-                location=node.location,
+                node,
+                name=name,
             )
 
 
-def _library_extents(view: KernelView) -> Iterator[Diagnostic]:
+def _library_extents(view: KernelView) -> Iterator[Problem]:
     """The extents of a library operator's result are those that PyTorch gives."""
     for node in view.graph.applies:
         if node.op.kind is Kind.LIBRARY and node.result in view.types:
             problem = _library_problem(node, view.graph.extent_of)
             if problem is not None:
-                yield Diagnostic(
-                    "library-extent",
+                yield Problem(
                     f"{node.result}: {problem}",
-                    node.result,
                     f"change the extents, or the attributes of {node.op.name}",
-                    location=node.location,
+                    node,
                 )
 
 
@@ -1053,98 +1020,86 @@ def _maker(node: ir.KernelNode) -> str:
     return f"the block of {', '.join(node.results)}"
 
 
-def _bytes(view: KernelView) -> Iterator[Diagnostic]:
+def _bytes(view: KernelView) -> Iterator[Problem]:
     extents = view.graph.extent_of
     for name, kind in view.types.items():
         size = prod(max(extents.get(n) or 1, 1) for n in kind.names)
         if size * kind.dtype.itemsize > MAX_EXTENT:
-            yield Diagnostic(
-                "bytes",
+            yield Problem(
                 f"{name} is {kind}, which is {shown_integer(size)} elements or more",
-                name,
                 f"expected at most {MAX_EXTENT} bytes",
+                name=name,
             )
 
 
-def _names(view: KernelView) -> Iterator[Diagnostic]:
+def _names(view: KernelView) -> Iterator[Problem]:
     graph = view.graph
     values = [*view.types, *(n.result for b in graph.blocks for n in b.nodes)]
     for name in dict.fromkeys((graph.name, *values, *graph.extent_of)):
         if not is_name(name):
-            yield Diagnostic(
-                "names",
+            yield Problem(
                 f"{name!r} names the graph, a value or a dim",
-                name,
                 "take letters, digits and _, and no digit first; inf and nan are "
                 "numbers",
+                name=name,
             )
 
 
-def _constants(view: KernelView) -> Iterator[Diagnostic]:
+def _constants(view: KernelView) -> Iterator[Problem]:
     for node in applications(view.graph):
         for operand in node.operands:
             try:
                 if isinstance(operand, Scalar):
                     bounded(operand)
             except ValueError as error:
-                yield Diagnostic(
-                    "constant",
-                    f"{node.result}: {error}",
-                    node.result,
-                    "take another constant",
-                    location=node.location,
-                )
+                yield Problem(f"{node.result}: {error}", "take another constant", node)
 
 
-def _slices(view: KernelView) -> Iterator[Diagnostic]:
+def _slices(view: KernelView) -> Iterator[Problem]:
     for node in view.graph.applies:
-        yield from slice_problem(node, view.graph.extent_of, None)
+        for found in _outside(node, view.graph.extent_of):
+            yield replace(found, message=f"{node.result}: {found.message}")
 
 
-def _returns(view: KernelView) -> Iterator[Diagnostic]:
+def _returns(view: KernelView) -> Iterator[Problem]:
     if not view.graph.returns:
-        yield Diagnostic(
-            "return",
+        yield Problem(
             f"{view.graph.name} returns nothing",
-            view.graph.name,
             "return at least one value",
+            name=view.graph.name,
         )
     known = {i.name for i in view.graph.given}
     known.update(r for n in view.graph.nodes for r in results_of(n))
     for item in view.graph.returns:
         if item.value not in known:
-            yield Diagnostic(
-                "return",
+            yield Problem(
                 f"returned value {item.value} is not defined",
-                item.value,
                 f"expected one of {listed(known)}",
-                location=item.location,
+                item,
             )
         elif item.value in view.types:
             yield from _return_fits(item, view.types[item.value])
 
 
-def _return_fits(item: ir.Return, value: TensorType) -> Iterator[Diagnostic]:
+def _return_fits(item: ir.Return, value: TensorType) -> Iterator[Problem]:
     name, returned = item.value, item.type
     if Counter(returned.dims) != Counter(d.whole for d in value.dims):
-        yield Diagnostic(
-            "return",
+        yield Problem(
             f"{name} is returned as {returned}, but it is {value}",
-            name,
             "the returned type may order and group the dims of the value, no more",
-            location=item.location,
+            item,
+            name=name,
         )
     if returned.dtype != value.dtype:
-        yield Diagnostic(
-            "return",
+        yield Problem(
             f"{name} is returned as {returned.dtype}, but it is {value.dtype}",
-            name,
             f"return {value.dtype}, or cast or store it as {returned.dtype}",
-            location=item.location,
+            item,
+            name=name,
         )
 
 
-def _unused(view: KernelView) -> Iterator[Diagnostic]:
+def _unused(view: KernelView) -> Iterator[Problem]:
     used = {r.value for r in view.graph.returns}
     used |= read_by(view.graph.nodes)
     for i, node in enumerate(view.graph.nodes):
@@ -1152,38 +1107,31 @@ def _unused(view: KernelView) -> Iterator[Diagnostic]:
         for maker in makers:
             name = maker.result
             if name not in used:
-                yield Diagnostic(
-                    "unused",
+                yield Problem(
                     f"nothing reads {name}",
-                    name,
                     "remove what computes it, or return it",
-                    i if isinstance(node, ir.BlockGraph) else None,
-                    maker.location,
+                    maker,
+                    name=name,
+                    block=i if isinstance(node, ir.BlockGraph) else None,
                 )
 
 
-def _blocks(view: KernelView) -> Iterator[Diagnostic]:
-    for block in view.blocks:
-        yield from check_block(block)
-
-
-KERNEL_RULES: tuple[KernelRule, ...] = (
-    _names,
-    _unique_names,
-    _defined,
-    _inputs,
-    _indices,
-    _types,
-    _constants,
-    _extents_known,
-    _extents_derived,
-    _library_extents,
-    _bytes,
-    _slices,
-    _returns,
-    _unused,
-    _blocks,
-)
+KERNEL_RULES: Mapping[str, KernelRule] = {
+    "names": _names,
+    "unique-names": _unique_names,
+    "defined": _defined,
+    "input": _inputs,
+    "index": _indices,
+    "type": _types,
+    "constant": _constants,
+    "extent": _extents_known,
+    "derived-extent": _extents_derived,
+    "library-extent": _library_extents,
+    "bytes": _bytes,
+    "slice": _slices,
+    "return": _returns,
+    "unused": _unused,
+}
 """The rules of kernel graphs, in order of reporting."""
 
 
@@ -1198,7 +1146,12 @@ def check(graph: GraphLike) -> list[Diagnostic]:
         ParseError: The text is not in the language.
     """
     view = KernelView(graph_of(graph))
-    return [found for rule in KERNEL_RULES for found in rule(view)]
+    found = [
+        view.diagnostic(name, problem)
+        for name, rule in KERNEL_RULES.items()
+        for problem in rule(view)
+    ]
+    return found + [d for block in view.blocks for d in check_block(block)]
 
 
 def check_or_raise(graph: ir.KernelGraph) -> None:

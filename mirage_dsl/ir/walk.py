@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, overload
 
+from mirage_dsl.core.types import Axis, Dim
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 
@@ -99,6 +100,15 @@ def applications(graph: ir.KernelGraph) -> Iterator[ir.Apply]:
     """The operators of both levels."""
     for node in graph.nodes:
         yield from (node,) if isinstance(node, ir.Apply) else node.applies
+
+
+def looked_at(program: ir.KernelGraph) -> set[str]:
+    """What is given to a program, and views of it, which cost nothing."""
+    there = {i.name for i in program.given}
+    for node in program.applies:
+        if node.is_view and there.issuperset(node.values):
+            there.add(node.result)
+    return there
 
 
 def depending(nodes: Iterable[Node], on: Iterable[str]) -> set[str]:
@@ -232,6 +242,23 @@ def map_nodes(
         made = change(node)
         nodes += [made] if isinstance(made, Node) else made
     return replace(level, nodes=tuple(nodes))
+
+
+def map_axes(
+    block: ir.BlockGraph, change: Callable[[ir.Load | ir.Store], tuple[Axis, ...]]
+) -> ir.BlockGraph:
+    """The block with other axes in its loads and stores."""
+    return map_nodes(
+        block,
+        lambda n: (
+            replace(n, axes=change(n)) if isinstance(n, ir.Load | ir.Store) else n
+        ),
+    )
+
+
+def each_dim(axes: Iterable[Axis], change: Callable[[Dim], Dim]) -> tuple[Axis, ...]:
+    """Axes with other dims in the places of their own."""
+    return tuple(tuple(map(change, axis)) for axis in axes)
 
 
 def map_blocks(

@@ -59,8 +59,9 @@ from mirage_dsl.ir.canonical import new_name
 from mirage_dsl.ir.infer import kernel_types, operand_axes
 from mirage_dsl.ir.maps import Extents, derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import map_nodes, renamed, values_of, with_returned
+from mirage_dsl.ir.write import flatten, unflatten
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import CHANNELS_LAST, FLATTEN, RENAME, UNFLATTEN
+from mirage_dsl.ops.table import CHANNELS_LAST, RENAME
 
 # -- Dims that are side by side --------------------------------------------------------
 
@@ -96,7 +97,7 @@ class FlatForm:
             name = own.value
             for dim in (d for d in types[name].names if d in self.groups):
                 made = new_name(f"{own.value}_whole", taken)
-                nodes.append(_unflatten(made, name, dim, self.groups[dim]))
+                nodes.append(unflatten(made, name, dim, self.groups[dim]))
                 name = made
             returns.append(replace(wanted, value=name))
         restored = replace(graph, nodes=(*graph.nodes, *nodes), returns=tuple(returns))
@@ -343,9 +344,7 @@ class _Flattening:
             name = operand
             for group in self._own(self.types[operand].names):
                 made = new_name(f"{operand}_flat", self.taken)
-                dims = AxisNames(tuple((d,) for d in self.groups[group]))
-                attrs: ir.Attrs = (("of", dims), ("to", group))
-                self.nodes.append(ir.Apply(made, FLATTEN, (name,), attrs))
+                self.nodes.append(flatten(made, name, self.groups[group], group))
                 name = made
             self.flat[operand] = name
         return self.flat[operand]
@@ -359,7 +358,7 @@ class _Flattening:
             name = value
             for group in groups:
                 made = new_name(f"{value}_whole", self.taken)
-                self.nodes.append(_unflatten(made, name, group, self.groups[group]))
+                self.nodes.append(unflatten(made, name, group, self.groups[group]))
                 name = made
             self.whole[value] = name
         return self.whole[value]
@@ -381,12 +380,6 @@ class _Flattening:
         dims = tuple(map(Dim, self._names(item.type.names)))
         kind = flat_type(item.type.dtype, dims, MemorySpace.DEVICE)
         return replace(item, type=kind)
-
-
-def _unflatten(made: str, value: str, dim: str, factors: tuple[str, ...]) -> ir.Apply:
-    """A view that takes a dim apart again."""
-    gives = AxisNames(tuple((d,) for d in factors))
-    return ir.Apply(made, UNFLATTEN, (value,), (("dim", dim), ("gives", gives)))
 
 
 # -- Channels last ---------------------------------------------------------------------
@@ -480,12 +473,10 @@ class _Copying:
         first, channels, *inner = axes.axes
         places = tuple(name for axis in inner for name in axis)
         kind, source, along = self.types[value], value, places[0]
-        apart = AxisNames(tuple((name,) for name in places))
         if len(places) > 1:
             along = new_name("_".join(places), self.taken)
             source = new_name(f"{value}_flat", self.taken)
-            attrs: ir.Attrs = (("of", apart), ("to", along))
-            yield ir.Apply(source, FLATTEN, (value,), attrs)
+            yield flatten(source, value, places, along)
             dims = tuple(map(Dim, (*first, *channels, along)))
             kind = flat_type(kind.dtype, dims, MemorySpace.DEVICE)
         copy = new_name(f"{value}_{suffix}", self.taken)
@@ -494,8 +485,7 @@ class _Copying:
         if len(places) == 1:
             return copy
         whole = new_name(f"{copy}_whole", self.taken)
-        attrs = (("dim", along), ("gives", apart))
-        yield ir.Apply(whole, UNFLATTEN, (copy,), attrs)
+        yield unflatten(whole, copy, along, places)
         return whole
 
     def _block(

@@ -76,10 +76,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, f32
+from mirage_dsl.core.types import Axis, Dim, DType, MemorySpace, extent_scalar, f32
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.settled import followed
-from mirage_dsl.ir.builder import one_over
 from mirage_dsl.ir.canonical import FreshNames, new_name
 from mirage_dsl.ir.check import MAX_GRID_DIMS, check
 from mirage_dsl.ir.infer import block_types, kernel_types
@@ -91,6 +90,7 @@ from mirage_dsl.ir.maps import (
 )
 from mirage_dsl.ir.text.printer import bounds_text, settled_text
 from mirage_dsl.ir.walk import (
+    each_dim,
     live,
     map_blocks,
     read_by,
@@ -99,6 +99,7 @@ from mirage_dsl.ir.walk import (
     with_operands,
     without_dead,
 )
+from mirage_dsl.ir.write import OperatorWriter
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.rewrite.sinking import without_twins
@@ -152,10 +153,7 @@ def _goes_on(node: ir.Apply) -> bool:
 
 
 def _in_pieces(axes: tuple[Axis, ...], dim: str) -> tuple[Axis, ...]:
-    return tuple(
-        tuple(replace(d, loop=True) if d.name == dim else d for d in axis)
-        for axis in axes
-    )
+    return each_dim(axes, lambda d: replace(d, loop=d.loop or d.name == dim))
 
 
 # -- Split over the grid ---------------------------------------------------------------
@@ -321,9 +319,7 @@ class _Splitting:
     def _repieced(self, node: ir.BlockNode) -> ir.BlockNode:
         if not isinstance(node, ir.Load):
             return node
-        axes = tuple(
-            tuple(replace(d, grid=d.grid or d.loop) for d in a) for a in node.axes
-        )
+        axes = each_dim(node.axes, lambda d: replace(d, grid=d.grid or d.loop))
         return replace(node, axes=axes)
 
     def _stored(self, value: str) -> tuple[Axis, ...]:
@@ -382,33 +378,27 @@ class _Splitting:
         )
         loaded = self.names.fresh(f"{value}_parts")
         nodes: list[ir.BlockNode] = [ir.Load(loaded, crossing.tensor, axes)]
+        write = OperatorWriter(nodes, self.names)
         lacked = tuple(ir.partial_dim(d) for d in self._lacked(value))
         if not lacked:
             return nodes, loaded
-        one = self.names.fresh(f"{value}_part")
         if not crossing.reduction.adds:
             # All replicas are equal, so the largest is any of them.
-            nodes.append(ir.Apply(one, table.MAX, (loaded,), (("over", lacked),)))
-            return nodes, one
-        total = self.names.fresh(f"{value}_total")
-        nodes.append(ir.Apply(total, table.SUM, (loaded,), (("over", lacked),)))
-        nodes.append(ir.Apply(one, table.MUL, (total, one_over(*lacked))))
-        return nodes, one
+            return nodes, write(f"{value}_part", table.MAX, loaded, over=lacked)
+        total = write(f"{value}_total", table.SUM, loaded, over=lacked)
+        share = extent_scalar(*lacked).inverse
+        return nodes, write(f"{value}_part", table.MUL, total, share)
 
     def _weighted(self, shift: str, weights: dict[str, str]) -> list[ir.BlockNode]:
         """exp(maximum - largest), which is 0 for a part in which all is masked."""
         nodes, peaks = self._load(self.maxima[shift])
-        fresh = self.names.fresh
-        top = self.lasts.get(shift) or fresh(f"{shift}_top")
-        moved = fresh(f"{shift}_moved")
-        weights[shift] = fresh(f"{shift}_weight")
+        write = OperatorWriter(nodes, self.names)
+        top = self.lasts.get(shift) or self.names.fresh(f"{shift}_top")
         over = (("over", (ir.partial_dim(self.loop.dim),)),)
-        return [
-            *nodes,
-            ir.Apply(top, table.ROWSHIFT, (peaks,), over),
-            ir.Apply(moved, table.SUB, (peaks, top)),
-            ir.Apply(weights[shift], table.EXP, (moved,)),
-        ]
+        nodes.append(ir.Apply(top, table.ROWSHIFT, (peaks,), over))
+        moved = write(f"{shift}_moved", table.SUB, peaks, top)
+        weights[shift] = write(f"{shift}_weight", table.EXP, moved)
+        return nodes
 
     def _joined(
         self, crossing: _Crossing, weights: Mapping[str, str]
@@ -417,9 +407,8 @@ class _Splitting:
         over = (("over", (ir.partial_dim(self.loop.dim),)),)
         nodes, part = self._load(crossing)
         if shift is not None:
-            weighted = self.names.fresh(f"{value}_weighted")
-            nodes.append(ir.Apply(weighted, table.MUL, (part, weights[shift])))
-            part = weighted
+            write = OperatorWriter(nodes, self.names)
+            part = write(f"{value}_weighted", table.MUL, part, weights[shift])
         nodes.append(ir.Apply(value, crossing.reduction, (part,), over))
         return nodes
 
@@ -575,23 +564,18 @@ def without_loop(block: ir.BlockGraph) -> ir.BlockGraph | None:
                     return None
                 names[node.result] = names.get(node.operand, node.operand)
             case ir.Load():
-                nodes.append(replace(node, axes=_in_one_piece(node.axes)))
+                whole = each_dim(node.axes, lambda d: replace(d, loop=False))
+                nodes.append(replace(node, axes=whole))
             case _:
                 nodes.append(with_operands(node, names))
     schedule = replace(block.schedule, num_stages=2, descriptors=False, prefetch=0)
     return ir.BlockGraph(block.grid, None, tuple(nodes), schedule)
 
 
-def _in_one_piece(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    return tuple(tuple(replace(d, loop=False) for d in axis) for axis in axes)
-
-
 # -- Bounded by masks ------------------------------------------------------------------
 
 NEAR = 32 * 2**20
 """Bytes that stay in the L2 cache beside others, whoever reads them."""
-
-_LESS_EQUAL = table.OPERATORS["less_equal"]
 
 
 def skip_tiles(graph: ir.KernelGraph) -> ir.KernelGraph | None:
@@ -719,12 +703,9 @@ def _starts(
     Each with its result in tiles that have no position up to the last number.
     """
     assert block.loop is not None
-    places, looped = _places(block, axes), block.loop.dim
-    for node in block.applies:
-        if node.op not in (table.LESS, _LESS_EQUAL):
-            continue
-        difference = _difference(node, places, int(node.op is table.LESS))
-        match dict(difference or {}):
+    looped = block.loop.dim
+    for node, difference in _compared(block, axes):
+        match dict(difference):
             case {"": offset, **sign} if sign == {looped: 1} and offset <= 0:
                 # d + offset <= 0 does not hold behind -offset.
                 yield node.result, 0.0, -offset
@@ -737,13 +718,9 @@ def _starts(
 
 def _comparisons(block: ir.BlockGraph, axes: Mapping[str, str]) -> Iterator[ir.Settled]:
     """Where comparisons of positions hold all over tiles, and where they fail."""
-    places = _places(block, axes)
-    for node in block.applies:
-        if node.op not in (table.LESS, _LESS_EQUAL):
-            continue
-        difference = _difference(node, places, int(node.op is table.LESS))
-        for held in (False, True) if difference is not None else ():
-            bound = _bound_of(difference or {}, block, held=held)
+    for node, difference in _compared(block, axes):
+        for held in (False, True):
+            bound = _bound_of(difference, block, held=held)
             if bound is not None:
                 yield ir.Settled(node.result, not held, bound)
 
@@ -752,6 +729,18 @@ def _comparisons(block: ir.BlockGraph, axes: Mapping[str, str]) -> Iterator[ir.S
 
 Place = Mapping[str, int]
 """A sum of positions: how often each dim is in it; a whole number by the name ``."""
+
+
+def _compared(
+    block: ir.BlockGraph, axes: Mapping[str, str]
+) -> Iterator[tuple[ir.Apply, Place]]:
+    """Comparisons of positions, each with what is at most 0 where it holds."""
+    places = _places(block, axes)
+    for node in block.applies:
+        if node.op in (table.LESS, table.LESS_EQUAL):
+            difference = _difference(node, places, int(node.op is table.LESS))
+            if difference is not None:
+                yield node, difference
 
 
 def _places(block: ir.BlockGraph, axes: Mapping[str, str]) -> dict[str, Place]:

@@ -33,13 +33,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from mirage_dsl.core.types import Axis, Dim, Scalar, TensorType, boolean
+from mirage_dsl.core.types import Dim, boolean
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
-from mirage_dsl.ir.canonical import free_name
+from mirage_dsl.ir.canonical import Apart, free_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import block_types, kernel_types
-from mirage_dsl.ir.walk import makers, operands_of, users, with_operands
+from mirage_dsl.ir.walk import (
+    makers,
+    map_blocks,
+    map_nodes,
+    operands_of,
+    users,
+    with_operands,
+)
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import SUM
 
@@ -294,14 +301,31 @@ def _taken_apart(
         return None
     outer, inner = free_name(outer, extents), free_name(inner, extents)
     extents |= {outer: extent // count, inner: count}
-    dims = _Dims(name, outer, inner, count)
+    apart = Apart({name: (outer, inner)})
+
+    def split(given: ir.Split) -> ir.Split:
+        if given.dim != name:
+            return given
+        return replace(given, dim=outer, tile=max(1, given.tile // count))
+
+    def taken_apart(node: ir.BlockNode) -> ir.BlockNode:
+        match node:
+            case ir.Load() | ir.Store():
+                return replace(node, axes=apart.axes(node.axes))
+            case ir.Apply():
+                return apart.apply(node)
+            case _:
+                return node
+
+    def inside(block: ir.BlockGraph) -> ir.BlockGraph:
+        loop = None if block.loop is None else split(block.loop)
+        made = replace(block, grid=tuple(map(split, block.grid)), loop=loop)
+        return map_nodes(made, taken_apart)
+
     return replace(
-        graph,
-        inputs=tuple(replace(i, type=dims.of_type(i.type)) for i in graph.inputs),
-        returns=tuple(replace(r, type=dims.of_type(r.type)) for r in graph.returns),
-        nodes=tuple(
-            dims.of_block(n) if isinstance(n, ir.BlockGraph) else n for n in graph.nodes
-        ),
+        map_blocks(graph, inside),
+        inputs=tuple(replace(i, type=apart.type(i.type)) for i in graph.inputs),
+        returns=tuple(replace(r, type=apart.type(r.type)) for r in graph.returns),
         extents=tuple(sorted(extents.items())),
     )
 
@@ -325,61 +349,3 @@ def _can_be_taken_apart(graph: ir.KernelGraph, name: str) -> bool:
 def _names(node: ir.Apply, name: str) -> bool:
     """Whether an operator has to know a dim as one; sums can be over several."""
     return any(key != "over" and ir.names_dim(value, name) for key, value in node.attrs)
-
-
-class _Dims:
-    """Two dims in the place of one."""
-
-    def __init__(self, name: str, outer: str, inner: str, count: int) -> None:
-        self.name, self.outer, self.inner, self.count = name, outer, inner, count
-
-    def of_axis(self, axis: Axis) -> Axis:
-        found: list[Dim] = []
-        for dim in axis:
-            apart = (Dim(self.outer, dim.grid, dim.loop), Dim(self.inner))
-            found += apart if dim.name == self.name else (dim,)
-        return tuple(found)
-
-    def of_type(self, kind: TensorType) -> TensorType:
-        return replace(kind, axes=tuple(map(self.of_axis, kind.axes)))
-
-    def of_block(self, block: ir.BlockGraph) -> ir.BlockGraph:
-        loop = None if block.loop is None else self.of_split(block.loop)
-        return replace(
-            block,
-            grid=tuple(map(self.of_split, block.grid)),
-            loop=loop,
-            nodes=tuple(map(self.of_node, block.nodes)),
-        )
-
-    def of_split(self, split: ir.Split) -> ir.Split:
-        if split.dim != self.name:
-            return split
-        tile = max(1, split.tile // self.count)
-        return replace(split, dim=self.outer, tile=tile)
-
-    def of_node(self, node: ir.BlockNode) -> ir.BlockNode:
-        match node:
-            case ir.Load() | ir.Store():
-                return replace(node, axes=tuple(map(self.of_axis, node.axes)))
-            case ir.Apply():
-                attrs = tuple((k, self.of_attr(k, v)) for k, v in node.attrs)
-                operands = tuple(map(self.of_operand, node.operands))
-                return replace(node, attrs=attrs, operands=operands)
-            case _:
-                return node
-
-    def of_attr(self, key: str, value: ir.AttrValue) -> ir.AttrValue:
-        if key != "over" or not isinstance(value, tuple):
-            return value
-        pairs = ((self.outer, self.inner) if n == self.name else (n,) for n in value)
-        return tuple(str(n) for pair in pairs for n in pair)
-
-    def of_operand(self, operand: ir.Operand) -> ir.Operand:
-        if not isinstance(operand, Scalar):
-            return operand
-        powers: dict[str, int] = {}
-        for name, power in operand.extents:
-            both = (self.outer, self.inner) if name == self.name else (name,)
-            powers.update(dict.fromkeys(both, power))
-        return Scalar(operand.value, tuple(sorted(powers.items())))

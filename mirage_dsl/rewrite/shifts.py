@@ -45,6 +45,7 @@ from mirage_dsl.ir.canonical import FreshNames
 from mirage_dsl.ir.check import check, check_or_raise
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.walk import (
+    each_dim,
     makers,
     map_nodes,
     operands_of,
@@ -54,6 +55,7 @@ from mirage_dsl.ir.walk import (
     with_returned,
     without_dead,
 )
+from mirage_dsl.ir.write import OperatorWriter
 from mirage_dsl.ops import table
 
 # -- Exponentials that share a shift ---------------------------------------------------
@@ -91,26 +93,19 @@ def shifted_alike(
     """
     stages = ir.stages_of(block)
     nodes: list[ir.BlockNode] = []
+    write = OperatorWriter(nodes, names)
     applied = [n for n in block.applies if n.result in companions]
     for node in applied:
-        (exponent,) = node.values
-        if stages[exponent] == "body":
+        (largest,) = node.values
+        if stages[largest] == "body":
             raise NotHomogeneousError
-        over = tuple(d for d in types[exponent].names if d not in kept)
+        over = tuple(d for d in types[largest].names if d not in kept)
         if over:
-            largest = names.fresh("top")
-            nodes.append(
-                ir.Apply(largest, table.ROWSHIFT, (exponent,), (("over", over),))
-            )
-        else:
-            largest = exponent
-        larger = names.fresh("larger")
-        nodes.append(ir.Apply(larger, table.MAXIMUM, (shift, largest)))
-        shift = larger
+            largest = write("top", table.ROWSHIFT, largest, over=over)
+        shift = write("larger", table.MAXIMUM, shift, largest)
     found: dict[str, ir.BlockNode] = {}
     for node in applied:
-        moved = names.fresh("moved")
-        nodes.append(ir.Apply(moved, table.SUB, (node.values[0], shift)))
+        moved = write("moved", table.SUB, node.values[0], shift)
         found[node.result] = replace(node, operands=(moved,))
     return nodes, shift, found
 
@@ -340,17 +335,15 @@ def _shifted_kernel(graph: ir.KernelGraph, node: ir.Apply) -> ir.KernelGraph | N
         found = scaling_of(graph, number, node.result)
     except NotHomogeneousError:
         return None
-    exponent, names = node.values[0], FreshNames(graph)
+    (exponent,) = node.values
     dims = kernel_types(graph)[exponent].names
     over = tuple(d for d in dims if d in found.summed)
     if not over or needs_no_shift(graph, number, node, found) is not None:
         return None
-    top, moved = names.fresh("top"), names.fresh("moved")
-    made = (
-        ir.Apply(top, table.ROWSHIFT, (exponent,), (("over", over),)),
-        ir.Apply(moved, table.SUB, (exponent, top)),
-        replace(node, operands=(moved,)),
-    )
+    made: list[ir.KernelNode] = []
+    write = OperatorWriter(made, FreshNames(graph))
+    top = write("top", table.ROWSHIFT, exponent, over=over)
+    made.append(replace(node, operands=(write("moved", table.SUB, exponent, top),)))
     return map_nodes(graph, lambda n: made if n is node else n)
 
 
@@ -462,33 +455,23 @@ class _Shift:
         dims = self.types[self.exponent].names
         over = tuple(d for d in dims if d in self.found.summed)
         nodes: list[ir.BlockNode] = []
+        write = OperatorWriter(nodes, self.names)
         shift = self.exponent
         if over:
-            shift = self.names.fresh("top")
-            nodes.append(
-                ir.Apply(shift, table.ROWSHIFT, (self.exponent,), (("over", over),))
-            )
+            shift = write("top", table.ROWSHIFT, shift, over=over)
         if self.found.logarithms:
-            nodes += self._limited(shift)
-            shift = nodes[-1].result
+            # Finite: of an infinite row log Σ exp is infinite, not NaN.
+            largest = Fraction(f32.max)
+            least = write("least", table.MAXIMUM, shift, scalar(-largest))
+            shift = write("limited", table.MINIMUM, least, scalar(largest))
         if running:
             nodes.append(ir.RunningMax(self.names.fresh("largest"), shift))
             shift = nodes[-1].result
         if shift == self.exponent:
             raise NotHomogeneousError
-        moved = self.names.fresh("moved")
-        nodes.append(ir.Apply(moved, table.SUB, (self.exponent, shift)))
+        moved = write("moved", table.SUB, self.exponent, shift)
         nodes.append(replace(self.node, operands=(moved,)))
         return nodes, shift
-
-    def _limited(self, shift: str) -> list[ir.BlockNode]:
-        """A shift that is finite: of an infinite row log Σ exp is infinite, not NaN."""
-        least, limited = self.names.fresh("least"), self.names.fresh("limited")
-        largest = Fraction(f32.max)
-        return [
-            ir.Apply(least, table.MAXIMUM, (shift, scalar(-largest))),
-            ir.Apply(limited, table.MINIMUM, (least, scalar(largest))),
-        ]
 
     def _without_limits(self, block: ir.BlockGraph, limited: str) -> ir.BlockGraph:
         """The block with the shift as it is, where it is subtracted and no more.
@@ -510,19 +493,16 @@ class _Shift:
         """The block with the larger one of all shifts in the place of its own."""
         own = self.types[self.exponent].names
         kept = [d for d in own if d not in self.found.summed]
-        added: list[ir.BlockNode] = []
-        largest, scaled = shift, dict[str, str]()
+        largest, added = self._last(shift)
+        scaled = dict[str, str]()
         if self._runs:
-            largest = self.names.fresh("last")
-            added.append(ir.Accumulate(largest, shift, table.MAX.name))
             fresh = self.names.fresh
             scaled = {a: fresh(f"{a}_weighted") for a in self.found.accumulators}
         nodes, top, companions = shifted_alike(
             self.block, self.types, self._companions, largest, kept, self.names
         )
         added += nodes
-        weighing, weight = self._weight(largest, top) if scaled else ([], "")
-        added += weighing
+        weight = self._weight(largest, top, added) if scaled else ""
         for node in block.nodes:
             shifts = isinstance(node, ir.Apply) and node.operands == (
                 self.exponent,
@@ -539,11 +519,10 @@ class _Shift:
                 )
         return replace(block, nodes=sorted_by_reads(added))
 
-    def _weight(self, maximum: str, top: str) -> tuple[list[ir.BlockNode], str]:
+    def _weight(self, maximum: str, top: str, nodes: list[ir.BlockNode]) -> str:
         """exp(maximum - top), the weight of what was summed relative to a maximum."""
-        moved, weight = self.names.fresh("moved"), self.names.fresh("weight")
-        subtracted = ir.Apply(moved, table.SUB, (maximum, top))
-        return [subtracted, ir.Apply(weight, table.EXP, (moved,))], weight
+        write = OperatorWriter(nodes, self.names)
+        return write("weight", table.EXP, write("moved", table.SUB, maximum, top))
 
     def _last(self, shift: str) -> tuple[str, list[ir.BlockNode]]:
         """A shift after the loop, and what makes it there."""
@@ -636,6 +615,7 @@ class _Shift:
         """A later block that subtracts first the shift, then what else is stored."""
         loads = dict[str, str]()
         found: list[ir.BlockNode] = []
+        write = OperatorWriter(found, self.names)
         if not isinstance(block, ir.BlockGraph) or self.apart.keys().isdisjoint(
             load.source for load in block.loads
         ):
@@ -650,8 +630,7 @@ class _Shift:
             if shift is None or not isinstance(node, ir.Apply):
                 found.append(node)
                 continue
-            moved = self.names.fresh("moved")
-            found.append(ir.Apply(moved, table.SUB, (node.operands[0], shift)))
+            moved = write("moved", table.SUB, node.operands[0], shift)
             found.append(replace(node, operands=(moved, node.operands[1])))
         return replace(block, nodes=sorted_by_reads(found))
 
@@ -661,12 +640,8 @@ class _Shift:
         self, block: ir.BlockGraph, shift: str
     ) -> tuple[ir.BlockGraph, str, tuple[Axis, ...]]:
         """The block that also stores its shift, along the dims over parts."""
-        added: list[ir.BlockNode] = []
-        operand = shift
-        if any(isinstance(n, ir.RunningMax) and n.result == shift for n in block.nodes):
-            operand = self.names.fresh("last")
-            added.append(ir.Accumulate(operand, shift, table.MAX.name))
-        elif ir.stages_of(block)[shift] == "body":
+        operand, added = self._last(shift)
+        if not self._runs and ir.stages_of(block)[shift] == "body":
             raise NotHomogeneousError
         own = self.types[self.exponent].dims
         kept = [d for d in own if d.name not in self.found.summed]
@@ -686,19 +661,17 @@ class _Shift:
         if any(self.found.kernel_degrees[n.source] != 1 for n in scaled):
             raise NotHomogeneousError
         load = self._load(block, stored, axes)
-        maxima, top = load.result, self.names.fresh("top")
+        nodes: list[ir.BlockNode] = [load]
         over = tuple(sorted(self.found.partial))
-        nodes: list[ir.BlockNode] = [
-            load,
-            ir.Apply(top, table.ROWSHIFT, (maxima,), (("over", over),)),
-        ]
+        write = OperatorWriter(nodes, self.names)
+        top = write("top", table.ROWSHIFT, load.result, over=over)
         types = block_types(block, kernel_types(self.graph))
         kept = {d.name for d in ir.dims_of(axes)} - self.found.partial
         alike, top, companions = shifted_alike(
             block, types, self._companions, top, kept, self.names
         )
-        weighing, weight = self._weight(maxima, top)
-        nodes += [*alike, *weighing]
+        nodes += alike
+        weight = self._weight(load.result, top, nodes)
         names: dict[str, str] = {}
         for node in scaled:
             names[node.result] = self.names.fresh(f"{node.result}_weighted")
@@ -716,7 +689,7 @@ class _Shift:
         """A load of a shift, in pieces as of what it has scaled."""
         scaled = [n for n in block.loads if self.found.kernel_degrees.get(n.source)]
         pieces = {d.name: d for n in scaled for d in ir.dims_of(n.axes)}
-        seen = tuple(tuple(pieces.get(d.name, d.whole) for d in a) for a in axes)
+        seen = each_dim(axes, lambda d: pieces.get(d.name, d.whole))
         return ir.Load(self.names.fresh("maxima"), stored, seen)
 
     # -- Exponentials of later kernels ----------------------------------------------
@@ -761,12 +734,10 @@ class _Shift:
             assert isinstance(block, ir.BlockGraph)
             load = self._load(block, stored, axes)
             found: list[ir.BlockNode] = [load]
+            write = OperatorWriter(found, self.names)
             for node in block.nodes:
                 if isinstance(node, ir.Apply) and node.result in self._companions:
-                    moved = self.names.fresh("moved")
-                    found.append(
-                        ir.Apply(moved, table.SUB, (node.values[0], load.result))
-                    )
+                    moved = write("moved", table.SUB, node.values[0], load.result)
                     found.append(replace(node, operands=(moved,)))
                 else:
                     found.append(node)

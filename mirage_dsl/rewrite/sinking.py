@@ -62,25 +62,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from math import prod
 
 from mirage_dsl.core.hardware import GRID_AXES
-from mirage_dsl.core.types import (
-    AxisNames,
-    Dim,
-    MemorySpace,
-    Scalar,
-    flat_type,
-    i64,
-    scalar,
-)
+from mirage_dsl.core.types import Dim, MemorySpace, extent_scalar
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, free_name, longer_name, new_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import (
+    each_dim,
     live,
     makers,
     map_nodes,
@@ -92,10 +84,12 @@ from mirage_dsl.ir.walk import (
     with_returned,
     without_dead,
 )
+from mirage_dsl.ir.write import OperatorWriter, flatten
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import AttributeKind, Kind, Operator
 from mirage_dsl.rewrite.concats import name_whole_parts, take_apart
 from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.positions import all_of, from_front, row_major, within
 
 # -- Views -----------------------------------------------------------------------------
 
@@ -466,15 +460,10 @@ class _GatherSinker:
         """The positions at indices: they themselves, counted from the start."""
         if self._types[node.values[0]].names != (dim,):
             return [node]
-        wide, behind = self._names.fresh(index), self._names.fresh(f"{index}_behind")
-        below, at = self._names.fresh(f"{index}_below"), node.location
-        extent = _extent_of(dim)
-        return [
-            ir.Apply(wide, table.CONVERSIONS[i64], (index,), location=at),
-            ir.Apply(below, table.LESS, (wide, scalar(0)), location=at),
-            ir.Apply(behind, table.ADD, (wide, extent), location=at),
-            ir.Apply(node.result, table.WHERE, (below, behind, wide), location=at),
-        ]
+        nodes: list[ir.Apply] = []
+        from_front(OperatorWriter(nodes, self._names), index, dim)
+        nodes[-1] = replace(nodes[-1], result=node.result)
+        return [replace(n, location=node.location) for n in nodes]
 
     def _spares(self, source: str, index: str, dim: str) -> bool:
         """Whether no more elements are picked than there are."""
@@ -566,10 +555,7 @@ def with_gathers_given(
     rest = [n for n in program.nodes if done.isdisjoint(results_of(n))]
     rest = live(rest, returned)
     given = [n.result for n in picked if n.result in read_by(rest)]
-    inputs = [
-        ir.Input(n, flat_type(types[n].dtype, types[n].dims, MemorySpace.DEVICE))
-        for n in given
-    ]
+    inputs = [ir.Input(n, types[n].in_memory) for n in given]
     opened = replace(program, inputs=(*program.inputs, *inputs), nodes=tuple(rest))
     return GathersGiven(opened, frozenset(given), tuple(live(program.applies, given)))
 
@@ -735,29 +721,24 @@ class _Fusing:
         (source,) = (n.values[0] for n in chain if n.values[0] not in made)
         dims = tuple(n.dim("dim") for n in chain)
         flat, whole = self._flattened(source, dims)
-        place, inside = self._from_front(chain[0], pieces, nodes)
-        for node in chain[1:]:
-            own, there = self._from_front(node, pieces, nodes)
-            extent = _extent_of(node.dim("dim"))
-            ahead = self._do("ahead", table.MUL, (place, extent), nodes)
-            place = self._do("place", table.ADD, (ahead, own), nodes)
-            inside = self._do("inside", table.MUL, (inside, there), nodes)
+        write = OperatorWriter(nodes, self._names)
+        places: list[str] = []
+        there: list[str] = []
+        for node, dim in zip(chain, dims, strict=True):
+            index = self._copied(node.values[1], pieces, nodes)
+            places.append(from_front(write, index, dim))
+            there.append(all_of(write, within(write, places[-1], dim)))
+        place, inside = row_major(write, places, dims), all_of(write, there)
         # An index outside is one of no element, and not that of a neighbour.
-        at = self._do("at", table.WHERE, (inside, place, _extent_of(*dims)), nodes)
+        at = write("at", table.WHERE, inside, place, extent_scalar(*dims))
         picked = self._loaded(flat, {**pieces, whole: Dim(whole)}, nodes)
         return replace(chain[-1], operands=(picked, at), attrs=(("dim", whole),))
 
     def _flattened(self, source: str, dims: tuple[str, ...]) -> tuple[str, str]:
         """A tensor with several dims as one, made once, and that dim."""
         if (source, dims) not in self._flat:
-            dim, result = new_name("_".join(dims), self._dims), f"{source}_flat"
-            of = AxisNames(tuple((name,) for name in dims))
-            view = ir.Apply(
-                self._names.fresh(result),
-                table.FLATTEN,
-                (source,),
-                (("of", of), ("to", dim)),
-            )
+            dim = new_name("_".join(dims), self._dims)
+            view = flatten(self._names.fresh(f"{source}_flat"), source, dims, dim)
             self._flat[source, dims] = view
             self._types[view.result] = apply_type(
                 view, [self._types[source]], in_block=False
@@ -765,41 +746,11 @@ class _Fusing:
         view = self._flat[source, dims]
         return view.result, view.dim("to")
 
-    def _from_front(
-        self,
-        gather: ir.Apply,
-        pieces: Mapping[str, Dim],
-        nodes: list[ir.BlockNode],
-    ) -> tuple[str, str]:
-        """An index in the block, of which none counts from the end, and which exist."""
-        extent = _extent_of(gather.dim("dim"))
-        index = self._copied(gather.values[1], pieces, nodes)
-        wide = self._do(f"{index}_wide", table.CONVERSIONS[i64], (index,), nodes)
-        below = self._do(f"{index}_below", table.LESS, (wide, scalar(0)), nodes)
-        behind = self._do(f"{index}_behind", table.ADD, (wide, extent), nodes)
-        operands = below, behind, wide
-        place = self._do(f"{index}_place", table.WHERE, operands, nodes)
-        first = self._do("exists", table.LESS_EQUAL, (scalar(0), place), nodes)
-        last = self._do("exists", table.LESS, (place, extent), nodes)
-        return place, self._do("inside", table.MUL, (first, last), nodes)
-
-    def _do(
-        self,
-        name: str,
-        op: Operator,
-        operands: tuple[ir.Operand, ...],
-        nodes: list[ir.BlockNode],
-    ) -> str:
-        """The result of one more operator, called so if that is free."""
-        nodes.append(ir.Apply(self._names.fresh(name), op, operands))
-        return nodes[-1].result
-
     def _loaded(
         self, tensor: str, pieces: Mapping[str, Dim], nodes: list[ir.BlockNode]
     ) -> str:
         """The name of a new load of some pieces."""
-        axes = self._types[tensor].axes
-        cut = tuple(tuple(pieces[d.name] for d in axis) for axis in axes)
+        cut = each_dim(self._types[tensor].axes, lambda d: pieces[d.name])
         nodes.append(ir.Load(self._names.fresh(f"{tensor}_at"), tensor, cut))
         return nodes[-1].result
 
@@ -857,11 +808,6 @@ class _Fusing:
         block, store = self._stored[tensor]
         needed = post_order(makers(block), [store.operand])
         return all(isinstance(n, ir.Load) or _is_by_element(n) for n in needed)
-
-
-def _extent_of(*dims: str) -> Scalar:
-    """The number of elements along dims."""
-    return Scalar(Fraction(1), tuple((dim, 1) for dim in sorted(dims)))
 
 
 def without_twins(block: ir.BlockGraph) -> ir.BlockGraph:

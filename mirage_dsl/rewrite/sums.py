@@ -41,7 +41,6 @@ from math import prod
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import (
-    AxisNames,
     Dim,
     MemorySpace,
     Scalar,
@@ -53,11 +52,19 @@ from mirage_dsl.core.types import (
 )
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.canonical import FreshNames, free_name
+from mirage_dsl.ir.canonical import Apart, FreshNames, free_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.walk import depending, live, makers, renamed, with_operands
+from mirage_dsl.ir.walk import (
+    depending,
+    live,
+    looked_at,
+    makers,
+    renamed,
+    with_operands,
+)
+from mirage_dsl.ir.write import OperatorWriter, flatten, unflatten
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind, Operator, Term
 from mirage_dsl.rewrite.expand import expand
@@ -133,7 +140,7 @@ def summed(
 MOST_TERMS = 16
 """Terms of a sum beyond which it is not multiplied out."""
 
-_OF_TERM = {op.term: op for op in table.OPERATORS.values() if op.expansion is None}
+
 _LINEAR = (Term.ADD, Term.SUB)
 _OPEN = (*_LINEAR, Term.MUL, Term.DIV, Term.SUM, Term.CONTRACT)
 
@@ -404,7 +411,7 @@ class _TermsWriter:
             if total is None:
                 total = term
             else:
-                total = self.apply(Term.ADD if sign > 0 else Term.SUB, total, term)
+                total = self.apply(table.ADD if sign > 0 else table.SUB, total, term)
         self.nodes[-1] = replace(self.nodes[-1], result=self.node.result)
         return self.nodes
 
@@ -426,16 +433,12 @@ class _TermsWriter:
                 mean = extent_scalar(*atom.over).inverse
                 for dim in atom.over:
                     factor = factor.times(extent_scalar(dim))
-                value = self.apply(Term.MUL, value, mean)
+                value = self.apply(table.MUL, value, mean)
             parts.append(value)
         if factor != Scalar(Fraction(1)) or not parts:
             parts.append(factor)
-        total = parts[0]
-        for part in parts[1:]:
-            total = self.apply(Term.MUL, total, part)
-        for value in below:
-            total = self.apply(Term.DIV, total, value)
-        return total
+
+        return self.product(parts, below)
 
     def atom(self, atom: TermFactor) -> str:
         """A value, or a sum of a product."""
@@ -451,19 +454,25 @@ class _TermsWriter:
             and set(atom.over) <= names[0] & names[1]
         )
         if contracts:
-            return self.apply(Term.CONTRACT, *factors, over=atom.over)
-        total: ir.Operand = factors[0] if factors else Scalar(Fraction(1))
-        for other in factors[1:]:
-            total = self.apply(Term.MUL, total, other)
-        for other in below:
-            total = self.apply(Term.DIV, total, other)
-        return self.apply(Term.SUM, total, over=atom.over)
+            return self.apply(table.MATMUL, *factors, over=atom.over)
+        total = self.product(factors or [Scalar(Fraction(1))], below)
+        return self.apply(table.SUM, total, over=atom.over)
+
+    def product(
+        self, factors: Sequence[ir.Operand], below: Sequence[str]
+    ) -> ir.Operand:
+        """A product of some factors, at least one, divided by others."""
+        total = factors[0]
+        for factor in factors[1:]:
+            total = self.apply(table.MUL, total, factor)
+        for value in below:
+            total = self.apply(table.DIV, total, value)
+        return total
 
     def apply(
-        self, term: Term, *operands: ir.Operand, over: tuple[str, ...] = ()
+        self, op: Operator, *operands: ir.Operand, over: tuple[str, ...] = ()
     ) -> str:
         """The result of an operator, written once."""
-        op: Operator = _OF_TERM[term]
         key = op.name, operands, over
         if key not in self.known:
             name = self.known[key] = self.reader.fresh(self.node.result)
@@ -537,36 +546,23 @@ class Cut:
     count: int
     length: int
 
-    def names(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Dims with the two in the place of the one."""
-        return tuple(n for name in names for n in self._of(name))
-
-    def _of(self, name: str) -> tuple[str, ...]:
-        return self.parts if name == self.dim else (name,)
-
-    def constant(self, number: Scalar) -> Scalar:
-        """A constant by the extents of the two."""
-        powers = dict(number.extents)
-        power = powers.pop(self.dim, 0)
-        both = {part: power for part in self.parts if power}
-        return Scalar(number.value, tuple(sorted({**powers, **both}.items())))
+    @property
+    def apart(self) -> Apart:
+        """The two in the place of the one."""
+        return Apart({self.dim: self.parts})
 
     def type(self, kind: TensorType) -> TensorType:
         """The type of a tensor with both."""
-        dims = tuple(map(Dim, self.names(kind.names)))
+        dims = tuple(map(Dim, self.apart.names(kind.names)))
         return flat_type(kind.dtype, dims, MemorySpace.DEVICE)
 
     def view(self, made: str, value: str) -> ir.Apply:
         """A value seen with both."""
-        gives = AxisNames(tuple((p,) for p in self.parts))
-        attrs: ir.Attrs = (("dim", self.dim), ("gives", gives))
-        return ir.Apply(made, table.UNFLATTEN, (value,), attrs)
+        return unflatten(made, value, self.dim, self.parts)
 
     def undone(self, value: str, made: str) -> ir.Apply:
         """A value that has both seen with the one."""
-        dims = AxisNames(tuple((p,) for p in self.parts))
-        attrs: ir.Attrs = (("of", dims), ("to", self.dim))
-        return ir.Apply(made, table.FLATTEN, (value,), attrs)
+        return flatten(made, value, self.parts, self.dim)
 
 
 def combined_variances(program: ir.KernelGraph) -> ir.KernelGraph | None:
@@ -623,15 +619,6 @@ def read_in_turn(program: ir.KernelGraph) -> list[frozenset[str]]:
     inputs = frozenset(i.name for i in program.inputs if i.name in read)
     long = any(set(squares.over) & set(r.type.names) for r in program.returns)
     return [inputs] * (2 if long else 1)
-
-
-def looked_at(program: ir.KernelGraph) -> set[str]:
-    """Inputs and views of them, which cost nothing."""
-    there = {i.name for i in program.given}
-    for node in program.applies:
-        if node.is_view and there.issuperset(node.values):
-            there.add(node.result)
-    return there
 
 
 # -- Sums of squares -------------------------------------------------------------------
@@ -858,7 +845,7 @@ class _PartsWriter:
             self.nodes.append(self.cut.view(self.seen[value], value))
 
     def _both(self, names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(names) if self.cut is None else self.cut.names(names)
+        return tuple(names) if self.cut is None else self.cut.apart.names(names)
 
     # -- The parts ---------------------------------------------------------------------
 
@@ -867,34 +854,31 @@ class _PartsWriter:
         value = self.seen.get(self.squares.value, self.squares.value)
         kind = self.types[self.squares.value].dtype
         if kind not in (f32, f64):
-            wide = self.names.fresh(f"{self.squares.value}_wide")
-            attrs: ir.Attrs = (("dtype", f32.name),)
-            self.nodes.append(ir.Apply(wide, table.CAST, (value,), attrs))
-            value = wide
-        over: ir.Attrs = (("over", tuple(d for d in self.over if d in self.inner)),)
-        self.total = self._node("part", table.SUM, (value,), over)
-        mean = self._node("mean", table.MUL, (self.total, self.share))
-        difference = self._node("off", table.SUB, (value, mean))
-        square = self._node("off2", table.MUL, (difference, difference))
-        self.sum = self._node("squares", table.SUM, (square,), over)
+            value = self._node("wide", table.CAST, value, dtype=f32.name)
+        over = tuple(d for d in self.over if d in self.inner)
+        self.total = self._node("part", table.SUM, value, over=over)
+        mean = self._node("mean", table.MUL, self.total, self.share)
+        difference = self._node("off", table.SUB, value, mean)
+        square = self._node("off2", table.MUL, difference, difference)
+        self.sum = self._node("squares", table.SUM, square, over=over)
 
     # -- The rest ----------------------------------------------------------------------
 
     def _write(self, node: ir.Apply) -> None:
         """A node, by the parts if it sums the value, or its squares, over them."""
-        node = self._in_both(node)
+        node = node if self.cut is None else self.cut.apart.apply(node)
         whole = self.inner < set(node.over)
         centre = self._centre(node) if whole else None
-        over: ir.Attrs = (("over", tuple(d for d in node.over if d not in self.inner)),)
+        rest = node.summing(tuple(d for d in node.over if d not in self.inner))
         if whole and node.op is table.SUM and node.operands == (self.squares.value,):
-            self.nodes.append(replace(node, operands=(self.total,), attrs=over))
+            self.nodes.append(replace(rest, operands=(self.total,)))
         elif centre is not None:
-            long = self._node("centre", table.MUL, (centre, self.length))
-            off = self._node("apart", table.SUB, (self.total, long))
-            square = self._node("apart2", table.MUL, (off, off))
-            weighted = self._node("weighted", table.MUL, (square, self.share))
-            joined = self._node("joined", table.ADD, (self.sum, weighted))
-            self.nodes.append(replace(node, operands=(joined,), attrs=over))
+            long = self._node("centre", table.MUL, centre, self.length)
+            off = self._node("apart", table.SUB, self.total, long)
+            square = self._node("apart2", table.MUL, off, off)
+            weighted = self._node("weighted", table.MUL, square, self.share)
+            joined = self._node("joined", table.ADD, self.sum, weighted)
+            self.nodes.append(replace(rest, operands=(joined,)))
         else:
             self.nodes.append(with_operands(node, self.seen))
 
@@ -906,26 +890,13 @@ class _PartsWriter:
                 return self.seen.get(centre, centre)
         return None
 
-    def _in_both(self, node: ir.Apply) -> ir.Apply:
-        """A node with the dims of the cut."""
-        cut = self.cut
-        if cut is None:
-            return node
-        operands = tuple(
-            cut.constant(o) if isinstance(o, Scalar) else o for o in node.operands
-        )
-        return replace(node, operands=operands).summing(cut.names(node.over))
-
     def _node(
-        self,
-        base: str,
-        op: Operator,
-        operands: tuple[ir.Operand, ...],
-        attrs: ir.Attrs = (),
+        self, base: str, op: Operator, *operands: ir.Operand, **attrs: ir.AttrValue
     ) -> str:
-        made = self.names.fresh(f"{self.squares.value}_{base}")
-        self.nodes.append(ir.Apply(made, op, renamed(operands, self.seen), attrs))
-        return made
+        """An operator on values as they are seen with the dims of the cut."""
+        seen = renamed(operands, self.seen)
+        write = OperatorWriter(self.nodes, self.names)
+        return write(f"{self.squares.value}_{base}", op, *seen, **attrs)
 
     # -- What is returned --------------------------------------------------------------
 

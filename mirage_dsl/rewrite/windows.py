@@ -36,14 +36,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from mirage_dsl.core.modes import convolutions_round
-from mirage_dsl.core.types import AxisNames, Dim, extent_scalar, f32, scalar
+from mirage_dsl.core.types import Axis, Dim, extent_scalar, f32, scalar
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import FreshNames, Renaming, free_name
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.walk import map_blocks, results_of
+from mirage_dsl.ir.walk import looked_at, map_axes, map_blocks, results_of
+from mirage_dsl.ir.write import OperatorWriter, flatten
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
 from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.positions import all_of, row_major, within
 from mirage_dsl.rewrite.sinking import GathersGiven, with_gathers_given
 
 
@@ -124,11 +126,7 @@ def windows_given(program: ir.KernelGraph) -> GathersGiven | None:
     Pooling is left.  None where there are no convolutions, and where some are of what
     is computed: their windows are no input.
     """
-    there = {i.name for i in program.inputs}
-    for node in program.applies:
-        if node.is_view and there.issuperset(node.values):
-            there.add(node.result)
-    calls = convolutions(program)
+    there, calls = looked_at(program), convolutions(program)
     some = len(calls) < sum(n.op.convolves for n in program.applies)
     if not calls or some or not all(c.values[0] in there for c in calls):
         return None
@@ -174,18 +172,16 @@ def _loaded_in_order(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The graph with the axes of each load in the order of what is loaded."""
     types = kernel_types(replace(graph, returns=()))
 
-    def loaded(node: ir.BlockNode) -> ir.BlockNode:
-        if not isinstance(node, ir.Load):
-            return node
+    def in_order(node: ir.Load | ir.Store) -> tuple[Axis, ...]:
+        if isinstance(node, ir.Store):
+            return node.axes
         own = {tuple(d.name for d in axis): axis for axis in node.axes}
         order = [tuple(d.name for d in axis) for axis in types[node.source].axes]
         if {*order} != own.keys():
-            return node
-        return replace(node, axes=tuple(own[names] for names in order))
+            return node.axes
+        return tuple(own[names] for names in order)
 
-    return map_blocks(
-        graph, lambda b: replace(b, nodes=tuple(loaded(n) for n in b.nodes))
-    )
+    return map_blocks(graph, lambda block: map_axes(block, in_order))
 
 
 def alone(graph: ir.KernelGraph, call: ir.Apply) -> ir.KernelGraph:
@@ -273,19 +269,20 @@ class _Writer:
     graph: ir.KernelGraph
     indices: list[ir.Index] = field(default_factory=list[ir.Index])
     extents: dict[str, int | None] = field(default_factory=dict[str, int | None])
-    _nodes: list[ir.KernelNode] = field(default_factory=list[ir.KernelNode])
 
     def __post_init__(self) -> None:
         self.extents.update(self.graph.extents)
         self._types = kernel_types(self.graph)
         self._names = FreshNames(self.graph)
+        self._nodes: list[ir.Apply] = []
+        self._write = OperatorWriter(self._nodes, self._names)
 
-    def written(self, node: ir.Apply) -> list[ir.KernelNode]:
+    def written(self, node: ir.Apply) -> list[ir.Apply]:
         """The nodes of one call; the last one has its name."""
         self._nodes = []
+        self._write = OperatorWriter(self._nodes, self._names)
         made = self._convolved(node) if node.op.convolves else self._pooled(node)
         last = self._nodes[-1]
-        assert isinstance(last, ir.Apply)
         assert last.result == made
         self._nodes[-1] = replace(last, result=node.result, location=node.location)
         return self._nodes
@@ -299,20 +296,19 @@ class _Writer:
         ats = list(map(self._position, axes, elements))
         inside = self._inside(axes, ats)
         names = [axis.given for axis in axes]
-        picked = self._picked(node.values[0], names, inside, self._flat(names, ats))
+        place = row_major(self._write, ats, names)
+        picked = self._picked(node.values[0], names, inside, place)
         fill = scalar(0 if reduction is table.SUM else -math.inf)
-        over: ir.Attrs = (("over", tuple(a.element for a in axes)),)
-        joined: ir.Operand = self._do(
-            reduction, self._do(table.WHERE, inside, picked, fill), attrs=over
-        )
+        over = tuple(a.element for a in axes)
+        windows = self._do(table.WHERE, inside, picked, fill)
+        joined = self._do(reduction, windows, over=over)
         if reduction is table.SUM:
             count = self._count(node, inside, over)
             dtype = self._types[node.result].dtype
             joined = self._do(table.DIV, joined, count)
             if isinstance(count, str) and dtype.itemsize < f32.itemsize:
                 # What is counted is in f32, and so is what is divided by it.
-                attrs: ir.Attrs = (("dtype", dtype.name),)
-                joined = self._do(table.CAST, joined, attrs=attrs)
+                joined = self._do(table.CAST, joined, dtype=dtype.name)
         return joined
 
     def _convolved(self, node: ir.Apply) -> ir.Operand:
@@ -320,8 +316,7 @@ class _Writer:
         source, weights = node.values
         (channels,), (taken,) = node.axes("of")[1], node.axes("by")[1]
         if taken != channels:
-            attrs: ir.Attrs = (("dims", (taken,)), ("to", (channels,)))
-            weights = self._do(table.RENAME, weights, attrs=attrs)
+            weights = self._do(table.RENAME, weights, dims=(taken,), to=(channels,))
         names = [channels, *(axis[0] for axis in node.axes("by")[2:])]
         weights, dim = self._in_one(weights, names)
         channel, *elements = self._digits(dim, names)
@@ -329,10 +324,10 @@ class _Writer:
         ats = list(map(self._position, axes, elements))
         inside = self._inside(axes, ats)
         names = [axis[0] for axis in node.axes("of")[1:]]
-        place = self._flat(names, [channel, *ats])
+        place = row_major(self._write, [channel, *ats], names)
         picked = self._picked(source, names, inside, place)
         windows = self._do(table.WHERE, inside, picked, scalar(0))
-        return self._do(table.MATMUL, windows, weights, attrs=(("over", (dim,)),))
+        return self._do(table.MATMUL, windows, weights, over=(dim,))
 
     def _axes(self, node: ir.Apply) -> list[_Axis]:
         """The axes behind the batch and the channels."""
@@ -371,24 +366,8 @@ class _Writer:
     def _inside(self, axes: list[_Axis], ats: list[str]) -> str:
         """Whether positions are on all axes."""
         both = zip(axes, ats, strict=True)
-        found, *others = [w for axis, at in both for w in self._within(axis, at)]
-        for other in others:
-            found = self._do(table.MUL, found, other)
-        return found
-
-    def _within(self, axis: _Axis, at: str) -> tuple[str, str]:
-        """Whether it is on the axis at all."""
-        end = extent_scalar(axis.given)
-        ahead = self._do(table.LESS_EQUAL, scalar(0), at)
-        return ahead, self._do(table.LESS, at, end)
-
-    def _flat(self, names: Sequence[str], ats: Sequence[str]) -> str:
-        """Positions on all axes as one, row-major."""
-        found = ats[0]
-        for name, at in zip(names[1:], ats[1:], strict=True):
-            rows = self._do(table.MUL, found, extent_scalar(name))
-            found = self._do(table.ADD, rows, at)
-        return found
+        found = [w for a, at in both for w in within(self._write, at, a.given)]
+        return all_of(self._write, found)
 
     def _picked(
         self, source: str, names: Sequence[str], inside: str, place: str
@@ -396,7 +375,7 @@ class _Writer:
         """The elements of a tensor at places on its last axes, anything elsewhere."""
         source, dim = self._in_one(source, names)
         place = self._do(table.WHERE, inside, place, scalar(0))
-        return self._do(table.GATHER, source, place, attrs=(("dim", dim),))
+        return self._do(table.GATHER, source, place, dim=dim)
 
     def _in_one(self, source: str, names: Sequence[str]) -> tuple[str, str]:
         """A tensor with its last axes as one dim."""
@@ -404,25 +383,24 @@ class _Writer:
             return source, names[0]
         sizes = [self.extents[name] or 1 for name in names]
         dim = self._dim("_".join(names), math.prod(sizes))
-        of = AxisNames(tuple((name,) for name in names))
-        return self._do(table.FLATTEN, source, attrs=(("of", of), ("to", dim))), dim
+        view = flatten(self._names.fresh("flatten"), source, tuple(names), dim)
+        self._nodes.append(view)
+        return view.result, dim
 
-    def _count(self, node: ir.Apply, inside: str, over: ir.Attrs) -> ir.Operand:
+    def _count(self, node: ir.Apply, inside: str, over: tuple[str, ...]) -> ir.Operand:
         """By what a sum is divided: the elements of a window, or those on the axes."""
         if node.numbers["padded"] != (0,):
             return scalar(math.prod(node.numbers["kernel"]))
         ones = self._do(table.WHERE, inside, scalar(1), scalar(0))
-        count = self._do(table.SUM, ones, attrs=over)
+        count = self._do(table.SUM, ones, over=over)
         # At other sizes windows may be outside as a whole.
         return self._do(table.MAXIMUM, count, scalar(1))
 
     # -- Names -----------------------------------------------------------------------
 
-    def _do(self, op: Operator, *operands: ir.Operand, attrs: ir.Attrs = ()) -> str:
+    def _do(self, op: Operator, *operands: ir.Operand, **attrs: ir.AttrValue) -> str:
         """The result of one more operator."""
-        name = self._names.fresh(op.name)
-        self._nodes.append(ir.Apply(name, op, operands, attrs))
-        return name
+        return self._write(op.name, op, *operands, **attrs)
 
     def _index(self, dim: str) -> str:
         """The positions along a dim."""

@@ -229,10 +229,7 @@ class EveryMugraph:
 
     def __init__(self, driver: _Driver) -> None:
         self._driver = driver
-        cheapest: dict[str, Plan] = {}
-        for plan in driver.plans():
-            cheapest.setdefault(_structure(plan), plan)
-        self._plans = list(cheapest.values())
+        self._plans = _one_of_each(driver.plans())
         self.program = driver.program
         self.complete = driver.segments.complete
         self.ledger = driver.ledger
@@ -293,6 +290,14 @@ def _microseconds(plan: Plan) -> float:
 
 def _structure(plan: Plan) -> str:
     return canonical_hash(plan.graph, sizes=False)
+
+
+def _one_of_each(plans: Sequence[Plan]) -> list[Plan]:
+    """The first plan of each structure."""
+    found: dict[str, Plan] = {}
+    for plan in plans:
+        found.setdefault(_structure(plan), plan)
+    return list(found.values())
 
 
 def _require_extents(program: KernelGraph) -> None:
@@ -463,10 +468,7 @@ class _Driver:
         found: list[Plan] = []
         with self.budget.step(self.budget.joined):
             found += sorted(form.unverified(), key=_microseconds)
-        structures: dict[str, KernelGraph] = {}
-        for plan in found:
-            structures.setdefault(_structure(plan), plan.graph)
-        made = (self.segments.picking(g, given) for g in structures.values())
+        made = (self.segments.picking(p.graph, given) for p in _one_of_each(found))
         plans = list(islice((p for p in made if p is not None), 2 * self.k))
         return [p for p in plans if self.segments.constraints.admits(p.graph)]
 
@@ -520,10 +522,7 @@ class _Driver:
         return found
 
     def _made_in_pairs(self, plans: Sequence[Plan]) -> list[Plan]:
-        structures: dict[str, Plan] = {}
-        for plan in plans:
-            structures.setdefault(_structure(plan), plan)
-        made = (self.segments.with_pairs(p.graph) for p in structures.values())
+        made = (self.segments.with_pairs(p.graph) for p in _one_of_each(plans))
         return list(islice((p for p in made if p is not None), MOST_IN_PAIRS))
 
     def _others(
@@ -775,7 +774,7 @@ class _Driver:
         for plan in ranked:
             if plan.microseconds > most:
                 break
-            seen.add(canonical_hash(plan.graph, sizes=False))
+            seen.add(_structure(plan))
             if len(seen) == SPARE * self.k:
                 return plan.microseconds
         return most

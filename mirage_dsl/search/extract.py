@@ -155,6 +155,7 @@ class Edges:
         contracts: Numbers of these edges.
         joins: Which edges are accumulators.
         looped: Which edges every iteration does.
+        reduced: Dims that each edge reduces, or scans: no grid splits them.
         flops: f32 operations for each element of the result.
         itemsize: Bytes of each element loaded.
     """
@@ -165,6 +166,7 @@ class Edges:
     contracts: Ints
     joins: NDArray[np.bool_]
     looped: NDArray[np.bool_]
+    reduced: Ints
     flops: Floats
     itemsize: Floats
 
@@ -177,6 +179,9 @@ class Edges:
         joins |= (kind == JOIN) | (kind == GATHER)
         doer = np.where(joins, first, node)
         contracts = np.flatnonzero(kind == CONTRACT)
+        over = np.array((*saturation.site_over, 0), np.int64)
+        over |= np.array((*saturation.site_along, 0), np.int64)
+        summed = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
         shape = saturation.shape
         return Edges(
             saturation,
@@ -185,6 +190,7 @@ class Edges:
             contracts,
             joins,
             saturation.stage[doer] == BODY,
+            np.where(function, over[np.where(function, arg, -1)], summed),
             _flops(space, saturation, kind, arg),
             _itemsizes(space, kind, arg),
         )

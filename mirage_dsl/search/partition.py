@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from mirage_dsl.core.errors import UnsupportedError
-from mirage_dsl.core.types import MemorySpace, TensorType, flat_type
+from mirage_dsl.core.types import TensorType
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import calls
@@ -31,6 +31,7 @@ from mirage_dsl.ir.maps import Extents, derived_extents
 from mirage_dsl.ir.walk import (
     depending,
     live,
+    looked_at,
     makers,
     post_order,
     read_by,
@@ -87,14 +88,8 @@ class Cutter:
     @cached_property
     def free(self) -> dict[str, ir.Apply]:
         """Views of inputs: every segment makes those that it needs."""
-        there = {i.name for i in self.program.given}
-        found: dict[str, ir.Apply] = {}
-        for node in self.program.nodes:
-            assert isinstance(node, ir.Apply)
-            if node.is_view and node.values[0] in there:
-                there.add(node.result)
-                found[node.result] = node
-        return found
+        there = looked_at(self.program)
+        return {n.result: n for n in self.program.applies if n.result in there}
 
     @cached_property
     def order(self) -> tuple[ir.Apply, ...]:
@@ -110,7 +105,7 @@ class Cutter:
     @cached_property
     def _rearranged(self) -> frozenset[str]:
         """Concatenations and views of them that nothing is computed for."""
-        there = {i.name for i in self.program.given} | self.free.keys()
+        there = looked_at(self.program)
         for node in self._early:
             moves = node.op.kind is Kind.CONCAT or node.is_view
             if moves and there.issuperset(node.values):
@@ -127,9 +122,9 @@ class Cutter:
         return tuple(sorted(depth_first, key=lambda n: places[n.result]))
 
     def _depth_first(self) -> tuple[ir.Apply, ...]:
-        there = {i.name for i in self.program.given} | self.free.keys()
-        made = {v: n for v, n in makers(self.program).items() if v not in there}
-        return tuple(post_order(made, (r.value for r in self.program.returns)))
+        made = makers(self.program)
+        computed = {v: n for v, n in made.items() if v not in self.free}
+        return tuple(post_order(computed, (r.value for r in self.program.returns)))
 
     @cached_property
     def returned(self) -> dict[str, TensorType]:
@@ -268,14 +263,14 @@ class Cutter:
         sources = [i for i in self.program.inputs if i.name in read]
         computed = (read - own) & self._places.keys()
         sources += [
-            ir.Input(name, self._stored(name))
+            ir.Input(name, self.types[name].in_memory)
             for name in sorted(computed, key=self._places.__getitem__)
         ]
         returns: list[ir.Return] = []
         for node in nodes:
             name = node.result
             if name in read_later:
-                returns.append(ir.Return(name, self._stored(name)))
+                returns.append(ir.Return(name, self.types[name].in_memory))
             elif name in self.returned:
                 returns.append(ir.Return(name, self.returned[name]))
         return ir.KernelGraph(
@@ -289,12 +284,6 @@ class Cutter:
 
     def _views(self, names: set[str]) -> tuple[ir.Apply, ...]:
         return tuple(live(self.free.values(), names))
-
-    def _stored(self, name: str) -> TensorType:
-        """The type of an intermediate in memory: one dim per axis."""
-        return flat_type(
-            self.types[name].dtype, self.types[name].dims, MemorySpace.DEVICE
-        )
 
     def made_before(self, segment: ir.KernelGraph, most: float) -> frozenset[str]:
         """Inputs of a segment that an earlier one makes, of fewer bytes than `most`."""
@@ -342,14 +331,11 @@ def computed_again(program: ir.KernelGraph) -> ir.KernelGraph | None:
         y = c / sqrt(s)                          c2 = sub x, mean
                                                  y  = c2 / sqrt(s)
     """
-    types = kernel_types(program)
-    there = {i.name for i in program.given}
+    types, there = kernel_types(program), looked_at(program)
     cheap: dict[str, ir.Apply] = {}
     names = FreshNames(program)
     nodes: list[ir.Apply] = []
     for node in program.applies:
-        if node.is_view and there.issuperset(node.values):
-            there.add(node.result)
         copies: dict[str, str] = {}
         for value in node.values:
             maker = cheap.get(value)

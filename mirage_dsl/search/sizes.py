@@ -65,7 +65,7 @@ from mirage_dsl.ir.maps import (
     partial_base,
     with_derived_extents,
 )
-from mirage_dsl.ir.walk import operands_of, results_of
+from mirage_dsl.ir.walk import each_dim, map_axes, operands_of, results_of
 from mirage_dsl.rewrite.loops import split_loop
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
 from mirage_dsl.search.result import Plan
@@ -584,36 +584,19 @@ def on_grid(block: ir.BlockGraph, grid: tuple[ir.Split, ...]) -> ir.BlockGraph:
     Its bounds are gone: those of the new one are others.
     """
     names = {s.dim for s in grid}
-    nodes = tuple(_node_on_grid(n, names) for n in block.nodes)
-    return ir.BlockGraph(grid, block.loop, nodes, block.schedule)
-
-
-def _node_on_grid(node: ir.BlockNode, names: AbstractSet[str]) -> ir.BlockNode:
-    match node:
-        case ir.Load():
-            return ir.Load(node.result, node.source, ir.gridded(node.axes, names))
-        case ir.Store():
-            axes = ir.gridded(node.axes, names)
-            return ir.Store(node.result, node.operand, axes, node.dtype)
-        case _:
-            return node
+    made = map_axes(block, lambda n: ir.gridded(n.axes, names))
+    return ir.BlockGraph(grid, block.loop, made.nodes, block.schedule)
 
 
 def without_splits(block: ir.BlockGraph, dims: AbstractSet[str]) -> ir.BlockGraph:
     """The structure of which every block computes all of some dims."""
 
-    def whole(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(
-            tuple(replace(d, grid=False) if d.name in dims else d for d in axis)
-            for axis in axes
-        )
+    def whole(dim: Dim) -> Dim:
+        return replace(dim, grid=False) if dim.name in dims else dim
 
-    nodes = tuple(
-        replace(n, axes=whole(n.axes)) if isinstance(n, ir.Load | ir.Store) else n
-        for n in block.nodes
-    )
     grid = tuple(s for s in block.grid if s.dim not in dims)
-    return replace(block, grid=grid, nodes=nodes)
+    made = map_axes(block, lambda n: each_dim(n.axes, whole))
+    return replace(made, grid=grid)
 
 
 def families(blocks: Iterable[ir.BlockGraph]) -> list[list[ir.BlockGraph]]:

@@ -24,8 +24,8 @@ from mirage_dsl.core.work import OutOfTimeError, look, until
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import longer_name
 from mirage_dsl.ir.walk import values_of
-from mirage_dsl.ops.definition import Operator, Term
-from mirage_dsl.ops.table import OPERATORS
+from mirage_dsl.ops import table
+from mirage_dsl.ops.definition import Operator
 from mirage_dsl.rewrite.sums import Form, forms
 from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure import (
@@ -267,15 +267,12 @@ class _Search:
         drawings = Drawings(self.space, saturation, group[0].loop)
         edges = Edges.of(self.space, saturation)
         moved = moved_differences(self.space, saturation) | moved_constants(saturation)
-        for configuration in self.worthwhile(saturation, group, result):
+        for configuration in self.worthwhile(edges, group, result):
             look()
             self.extract(drawings, edges, words, moved, configuration, result)
 
     def worthwhile(
-        self,
-        saturation: Saturation,
-        group: list[Configuration],
-        result: StructureSet,
+        self, edges: Edges, group: list[Configuration], result: StructureSet
     ) -> Iterator[Configuration]:
         """The configurations to extract, each when those before it are.
 
@@ -284,18 +281,17 @@ class _Search:
         edges: it is that one with tiles that are whole.  Not so of products, whose
         tiles are not as large.
         """
-        if not self.own or (saturation.edges[:, 1] == CONTRACT).any():
+        if not self.own or len(edges.contracts):
             yield from group
             return
-        reduced = self.reduced(saturation)
         dims = dict.fromkeys(d for c in group for d in c.grid)
-        whole = {d for d in dims if not self.splits(saturation, d)}
+        whole = {d for d in dims if not self.splits(edges, d)}
         served: list[tuple[Configuration, Bools]] = []
         for configuration in reversed(group):
-            cut = reduced & self.space.mask(configuration.grid) != 0
+            cut = edges.reduced & self.space.mask(configuration.grid) != 0
             if not whole.isdisjoint(configuration.grid) or any(
-                configuration.splits_less(other) and np.array_equal(cut, edges)
-                for other, edges in served
+                configuration.splits_less(other) and np.array_equal(cut, own)
+                for other, own in served
             ):
                 continue
             known = len(result.structures)
@@ -303,11 +299,10 @@ class _Search:
             if len(result.structures) > known:
                 served.append((configuration, cut))
 
-    def splits(self, saturation: Saturation, dim: str) -> bool:
+    def splits(self, edges: Edges, dim: str) -> bool:
         """Whether any structure of a loop choice has a dim in its grid."""
-        alive = self.reduced(saturation) & self.space.mask((dim,)) == 0
-        nodes = len(saturation.shape)
-        return condense(saturation.edges, nodes, alive, saturation.roots) is not None
+        alive = edges.reduced & self.space.mask((dim,)) == 0
+        return _part(edges.saturation, alive) is not None
 
     def extract(
         self,
@@ -322,9 +317,9 @@ class _Search:
         saturation = drawings.saturation
         began = time.perf_counter()
         result.count({"configurations": 1})
-        alive = self.usable(saturation, configuration)
-        nodes = len(saturation.shape)
-        part = condense(saturation.edges, nodes, alive, saturation.roots)
+        alive = edges.reduced & self.space.mask(configuration.grid) == 0
+        alive &= ~_read_joined(saturation, alive)
+        part = _part(saturation, alive)
         if part is None:
             result.spend("extract", began)
             return
@@ -351,11 +346,6 @@ class _Search:
         result.count({"structures": len(best)})
         result.spend("reconstruct", began)
 
-    def usable(self, saturation: Saturation, configuration: Configuration) -> Bools:
-        """The edges that a configuration allows."""
-        alive = self.reduced(saturation) & self.space.mask(configuration.grid) == 0
-        return alive & ~_read_joined(saturation, alive)
-
     def cheap(
         self,
         edges: Edges,
@@ -373,11 +363,9 @@ class _Search:
         if not found.exact:
             # What is wanted at least may be had exactly.
             found = cheapest(part, costs, self.per_configuration, states)
-        saturation = edges.saturation
 
         def accurate() -> Condensed | None:
-            nodes = len(saturation.shape)
-            return condense(saturation.edges, nodes, alive & ~moved, saturation.roots)
+            return _part(edges.saturation, alive & ~moved)
 
         return found, accurate_ones(found, accurate, costs, moved)
 
@@ -400,16 +388,11 @@ class _Search:
             for number, (_, block) in sorted(kept.items(), key=lambda k: k[1][0])
         }
 
-    def reduced(self, saturation: Saturation) -> Ints:
-        """Dims that each edge reduces, or scans: no grid splits them."""
-        kind, arg = saturation.edges[:, 1], saturation.edges[:, 5]
-        summed = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
-        if not saturation.sites:
-            return summed
-        over = np.array(saturation.site_over, np.int64)
-        over |= np.array(saturation.site_along, np.int64)
-        function = kind == FUNCTION
-        return np.where(function, over[np.where(function, arg, 0)], summed)
+
+def _part(saturation: Saturation, alive: Bools) -> Condensed | None:
+    """What the outputs need of some edges of a closure; None if one cannot be made."""
+    nodes = len(saturation.shape)
+    return condense(saturation.edges, nodes, alive, saturation.roots)
 
 
 def _read_joined(saturation: Saturation, alive: Bools) -> Bools:
@@ -450,20 +433,15 @@ def _varied(
         yield from others
 
 
-_TERM = {
-    int(ADD): Term.ADD,
-    int(SUB): Term.SUB,
-    int(MUL): Term.MUL,
-    int(DIV): Term.DIV,
-    int(SUM): Term.SUM,
-    int(CONTRACT): Term.CONTRACT,
+ROW_OF = {
+    int(ADD): table.ADD,
+    int(SUB): table.SUB,
+    int(MUL): table.MUL,
+    int(DIV): table.DIV,
+    int(SUM): table.SUM,
+    int(CONTRACT): table.MATMUL,
 }
-_ROW = {op.term: op for op in OPERATORS.values() if op.expansion is None}
-
-
-def row_of(kind: int) -> Operator:
-    """The operator of a kind of edge that is no load, constant or function."""
-    return _ROW[_TERM[kind]]
+"""The operator of a kind of edge that is no load, constant or function."""
 
 
 @dataclass(frozen=True)
@@ -662,7 +640,7 @@ class _Writer:
             op, along = self.function(edge), self.saturation.site_along[edge.arg]
             over = self.saturation.site_over[edge.arg]
         else:
-            op, along = row_of(edge.kind), 0
+            op, along = ROW_OF[edge.kind], 0
             over = edge.arg if edge.kind in (SUM, CONTRACT) else 0
         operands = tuple(self.operand(o) for o in self.arranged(op, edge))
         attrs = self.space.attributes(over, along)

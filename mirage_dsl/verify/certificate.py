@@ -108,7 +108,7 @@ class Sampled:
         return f"not compared at the true extents: {self.reason}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Certificate:
     """The result of `verify`.
 
@@ -134,12 +134,12 @@ class Certificate:
     equivalent: bool
     error_bound: float
     rests_on: str
-    trials: int
-    primes: tuple[tuple[int, ...], ...]
+    trials: int = 0
+    primes: tuple[tuple[int, ...], ...] = ()
     seed: int
-    counterexample: Counterexample | None
-    stability: Stability | None
-    sizes: tuple[Sizes, ...]
+    counterexample: Counterexample | None = None
+    stability: Stability | None = None
+    sizes: tuple[Sizes, ...] = ()
     candidate_hash: str
     program_hash: str
     reason: str

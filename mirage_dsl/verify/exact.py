@@ -890,8 +890,6 @@ class _Asked:
             equivalent=verdict == "equal",
             error_bound=0.0 if verdict == "equal" else 1.0,
             rests_on=_RESTS_ON,
-            trials=0,
-            primes=(),
             seed=self.seed,
             counterexample=example,
             stability=stability,

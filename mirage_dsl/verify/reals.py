@@ -35,7 +35,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import DType, MemorySpace, Scalar, boolean, f32, flat_type
+from mirage_dsl.core.types import DType, Scalar, boolean, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.integers import fitted, index_limits, turns_of
@@ -50,7 +50,7 @@ from mirage_dsl.ir.evaluate import (
 )
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.walk import operands_of
+from mirage_dsl.ir.walk import read_by
 from mirage_dsl.ops.definition import Array, Kind, Numbers, Operator, Term
 from mirage_dsl.verify.certificate import Counterexample, nested_tuples
 from mirage_dsl.verify.sizes import Shrunk, input_shape
@@ -217,14 +217,9 @@ def _positions_known(
             made.append(node)
         else:
             others.append(node)
-    read = {name for node in others for name in operands_of(node)}
-    read |= {r.value for r in graph.returns}
+    read = read_by(others) | {r.value for r in graph.returns}
     types = kernel_types(graph)
-    known = [
-        (name, flat_type(types[name].dtype, types[name].dims, MemorySpace.DEVICE))
-        for name in (node.result for node in made)
-        if name in read
-    ]
+    known = [(n.result, types[n.result].in_memory) for n in made if n.result in read]
     positions = evaluate(
         replace(
             graph,
@@ -324,19 +319,30 @@ def find_counterexample(
         for number, (a, b) in enumerate(zip(expected, found, strict=True)):
             counted = np.isfinite(a) & (np.isfinite(b) | (not finite))
             index = _first_difference(a, b, counted)
-            if index is None:
-                continue
-            return Counterexample(
-                sizes=tuple(sorted(shrunk.sizes.items())),
-                inputs=tuple(nested_tuples(i.tolist()) for i in inputs),
-                output=number,
-                index=index,
-                expected=float(a[index]),
-                found=float(b[index]),
-                expected_output=nested_tuples(a.tolist()),
-                found_output=nested_tuples(b.tolist()),
-            )
+            if index is not None:
+                return _counterexample(shrunk, inputs, number, index, a, b)
     return None
+
+
+def _counterexample(
+    shrunk: Shrunk,
+    inputs: Sequence[Array],
+    output: int,
+    index: tuple[int, ...],
+    expected: Array,
+    found: Array,
+) -> Counterexample:
+    """Inputs, and an element in which an output of both sides differs."""
+    return Counterexample(
+        sizes=tuple(sorted(shrunk.sizes.items())),
+        inputs=tuple(nested_tuples(i.tolist()) for i in inputs),
+        output=output,
+        index=index,
+        expected=float(expected[index]),
+        found=float(found[index]),
+        expected_output=nested_tuples(expected.tolist()),
+        found_output=nested_tuples(found.tolist()),
+    )
 
 
 def floats_agree(shrunk: Shrunk, seed: int) -> bool:
@@ -474,7 +480,9 @@ def domain_difference(shrunk: Shrunk, seed: int) -> DomainDifference | None:
     for smaller in (True, False):
         for place in _places(draws, ours, theirs, smaller=smaller):
             if not smaller or _continuous(shrunk.program, draws, ours, place):
-                example = _example(shrunk, draws, (ours, theirs), place)
+                run = [v[place.run] for v in draws.inputs]
+                a, b = (s.outputs[place.output][place.run] for s in (ours, theirs))
+                example = _counterexample(shrunk, run, place.output, place.index, a, b)
                 return DomainDifference(smaller, example)
     return None
 
@@ -686,22 +694,3 @@ def _continuous(
     value = outputs[(place.run, *place.index)]
     scale = max(abs(value), np.median(np.abs(outputs[np.isfinite(outputs)])))
     return bool((np.abs(near - value) <= _CLOSE * scale).any())
-
-
-def _example(
-    shrunk: Shrunk,
-    draws: _Draws,
-    sides: tuple[_Evaluated, _Evaluated],
-    place: _Place,
-) -> Counterexample:
-    expected, found = (side.outputs[place.output][place.run] for side in sides)
-    return Counterexample(
-        sizes=tuple(sorted(shrunk.sizes.items())),
-        inputs=tuple(nested_tuples(v[place.run].tolist()) for v in draws.inputs),
-        output=place.output,
-        index=place.index,
-        expected=float(expected[place.index]),
-        found=float(found[place.index]),
-        expected_output=nested_tuples(expected.tolist()),
-        found_output=nested_tuples(found.tolist()),
-    )

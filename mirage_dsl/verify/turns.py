@@ -23,12 +23,12 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import Dim, MemorySpace, Scalar, flat_type, i64
+from mirage_dsl.core.types import Scalar, flat_type
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import known_extents
-from mirage_dsl.ir.walk import operands_of, without_dead
+from mirage_dsl.ir.walk import operands_of, with_operands, without_dead
 from mirage_dsl.ops.definition import Kind
 
 Point = Mapping[str, int]
@@ -137,11 +137,8 @@ def _in_one_level(graph: ir.KernelGraph) -> ir.KernelGraph:
                 own[inner.result] = names[inner.source]
             elif _is_elementwise(inner) and own.keys() >= set(inner.values):
                 name = f"{inner.result} {number}"
+                made.append(replace(with_operands(inner, own), result=name))
                 own[inner.result] = name
-                operands = (
-                    o if isinstance(o, Scalar) else own[o] for o in inner.operands
-                )
-                made.append(replace(inner, result=name, operands=tuple(operands)))
             else:
                 read.update(own[o] for o in operands_of(inner) if o in own)
         names = own if isinstance(node, ir.Apply) else names
@@ -237,9 +234,7 @@ class _Positions:
         given: list[ir.Input] = []
         arrays: list[NDArray[np.int64]] = []
         for index in self.program.indices:
-            given.append(
-                ir.Input(index.name, flat_type(i64, index.axis, MemorySpace.DEVICE))
-            )
+            given.append(ir.Input(index.name, index.type.in_memory))
             place = np.zeros((1,) * len(index.axis), np.int64)
             for number, d in enumerate(index.axis):
                 along = (-1,) + (1,) * (len(index.axis) - 1 - number)
@@ -261,16 +256,12 @@ class _Positions:
                 nodes.append(
                     replace(node, operands=tuple(map(self._number, node.operands)))
                 )
-        dims = tuple(map(Dim, kind.names))
-        returned = ir.Return(
-            self.value, flat_type(kind.dtype, dims, MemorySpace.DEVICE)
-        )
         graph = replace(
             self.program,
             inputs=tuple(given),
             indices=(),
             nodes=tuple(nodes),
-            returns=(returned,),
+            returns=(ir.Return(self.value, kind.in_memory),),
             extents=tuple((name, len(places)) for name, places in at.items()),
         )
         return without_dead(graph)

@@ -118,7 +118,7 @@ OTHERS = {
     "one row too many": ("less sub, 1*n", "less_equal sub, 1*n"),
     "elements along the other axis": ("remainder index, 1*s", "remainder index, 1*q"),
     "channels of another count": ("mul floor_divide, 1*n", "mul floor_divide, 1*h"),
-    "rows of another length": ("mul add3, 1*h", "mul add3, 1*n"),
+    "rows of another length": ("mul place, 1*h", "mul place, 1*n"),
 }
 
 

@@ -39,7 +39,6 @@ from mirage_dsl.search.closure import (
     JOIN,
     LOAD,
     NAMES,
-    SUM,
     Ints,
     Saturation,
     Workspace,
@@ -250,7 +249,6 @@ class Closure:
         space: The program with everything that may be read.
         saturation: Its closure.
         cut: The cut dims but one that the loop runs over all of.
-        reduced: Dims that each edge reduces, as masks.
         shapes: Dims that the operands of each edge have together.
         extra: µs that each edge costs more than by its work.
         shift: What chooses a shift: an exponential, or combining parts, which one
@@ -262,7 +260,6 @@ class Closure:
     space: Space
     saturation: Saturation
     cut: tuple[Halves, ...]
-    reduced: Ints
     shapes: Ints
     extra: Floats
     shift: Ints
@@ -340,12 +337,8 @@ def _closure(
     found: Candidates,
 ) -> Closure:
     _, kind, a, b, _, arg = saturation.edges.T
-    over = np.array([*saturation.site_over, 0], np.int64)
-    over |= np.array([*saturation.site_along, 0], np.int64)
     function, load = kind == FUNCTION, kind == LOAD
     sites = np.array([*saturation.sites, 0])[np.where(function, arg, 0)]
-    reduced = np.where((kind == SUM) | (kind == CONTRACT), arg, 0)
-    reduced = np.where(function, over[np.where(function, arg, -1)], reduced)
     shape: Ints = np.append(saturation.shape & NAMES, 0)
     chosen = np.array([found.shifts.get(v.name, -1) for v in space.values])
     shift = np.where(function, chosen[sites], -1)
@@ -358,9 +351,7 @@ def _closure(
     shift = np.where(load, chosen[np.where(load, arg, 0)], shift)
     joint = shape[a] | shape[b]
     edges = Edges.of(space, saturation)
-    return Closure(
-        space, saturation, cut, reduced, joint, extra, shift, products, edges
-    )
+    return Closure(space, saturation, cut, joint, extra, shift, products, edges)
 
 
 def kernels(closure: Closure, hardware: Hardware) -> Iterator[KernelChoice]:
@@ -450,7 +441,8 @@ def _kernel(
     waves = max(1.0, block_count(space, tiles, configuration) / hardware.sms)
     sizes = held(space, closure.edges, configuration, tiles)
     alive = _alive(closure, configuration)
-    alive &= closure.reduced & space.mask(tuple(h.within for h in tiled)) == 0
+    within = space.mask(tuple(h.within for h in tiled))
+    alive &= closure.edges.reduced & within == 0
     most = limits(hardware)
     alive &= sizes[saturation.edges[:, 0]] <= most[-1]
     taken = room(space, saturation, alive, sizes)
@@ -496,7 +488,7 @@ def _alive(closure: Closure, configuration: Configuration) -> Bools:
     """The edges that a configuration has."""
     space = closure.space
     grid = space.mask(configuration.grid)
-    reduced, shapes = closure.reduced, closure.shapes
+    reduced, shapes = closure.edges.reduced, closure.shapes
     kind, arg = closure.saturation.edges[:, 1], closure.saturation.edges[:, 5]
     # What a loop joins, a grid or no loop computes for less.
     alive = (reduced & grid == 0) & (kind != GATHER)

@@ -23,13 +23,9 @@ from mirage_dsl.core.errors import TruthError, UnsupportedError
 from mirage_dsl.core.hardware import Hardware
 from mirage_dsl.core.types import (
     Axis,
-    Dim,
     DType,
-    MemorySpace,
-    TensorType,
     Types,
     boolean,
-    flat_type,
 )
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import library_kernel
@@ -38,7 +34,15 @@ from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
-from mirage_dsl.ir.walk import operands_of, read_by, with_operands, with_returned
+from mirage_dsl.ir.walk import (
+    each_dim,
+    looked_at,
+    map_axes,
+    operands_of,
+    read_by,
+    with_operands,
+    with_returned,
+)
 from mirage_dsl.rewrite.casts import insert_casts
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
@@ -114,15 +118,11 @@ def opened(program: ir.KernelGraph) -> Opened:
     """Part a program of operators only."""
     types = kernel_types(program)
     origin = uncast(program)
-    there = {i.name for i in program.given}
+    there = looked_at(program)
     opaque: list[ir.Apply] = []
     kept: list[ir.Apply] = []
-    for node in program.nodes:
-        assert isinstance(node, ir.Apply)
-        if node.is_view and node.values[0] in there:
-            there.add(node.result)
-            kept.append(node)
-        elif node.stands_alone:
+    for node in program.applies:
+        if node.stands_alone and node.result not in there:
             opaque.append(with_operands(node, origin))
         else:
             kept.append(node)
@@ -137,11 +137,11 @@ def opened(program: ir.KernelGraph) -> Opened:
         if origin[v] not in read and types[origin[v]].dtype == boolean
     }
     others = [
-        ir.Return(v, _stored(counted.get(v, types[v])))
+        ir.Return(v, counted.get(v, types[v]).in_memory)
         for v in stored
         if v not in {*given, *there, *(origin.get(r, r) for r in returned)}
     ]
-    inputs = [ir.Input(n.result, _stored(types[n.result])) for n in opaque]
+    inputs = [ir.Input(n.result, types[n.result].in_memory) for n in opaque]
     parted = replace(
         program,
         inputs=(*program.inputs, *inputs),
@@ -160,11 +160,6 @@ def uncast(program: ir.KernelGraph) -> Mapping[str, str]:
             source = node.values[0]
             origin[node.result] = origin.get(source, source)
     return origin
-
-
-def _stored(kind: TensorType) -> TensorType:
-    """The type of a tensor between kernels: one dim per axis."""
-    return flat_type(kind.dtype, kind.dims, MemorySpace.DEVICE)
 
 
 # -- From a DAG to a kernel graph ------------------------------------------------------
@@ -314,32 +309,25 @@ def _joined(block: ir.BlockGraph, joining: Joining) -> ir.BlockGraph:
     grid = tuple(replace(s, dim=joining.name(s.dim)) for s in block.grid)
     gridded = frozenset(s.dim for s in block.grid)
     loop = None if block.loop is None else ir.Split(joining.name(block.loop.dim), 1)
-    nodes: list[ir.BlockNode] = []
-    for node in block.nodes:
-        if isinstance(node, ir.Load | ir.Store):
-            nodes.append(replace(node, axes=joining.axes(node.axes)))
-        elif isinstance(node, ir.Apply) and node.over:
-            over = joining.over(node.over, gridded)
-            nodes.append(node.summing(over))
-        else:
-            nodes.append(node)
+    nodes = (
+        node.summing(joining.over(node.over, gridded))
+        if isinstance(node, ir.Apply) and node.over
+        else node
+        for node in map_axes(block, lambda n: joining.axes(n.axes)).nodes
+    )
     return ir.BlockGraph(grid, loop, tuple(nodes))
 
 
 def _fitting(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
     """The block with its loads' axes as those of the tensors that there are."""
-    nodes: list[ir.BlockNode] = []
-    for node in block.nodes:
-        if isinstance(node, ir.Load):
-            pieces = {d.name: d for d in ir.dims_of(node.axes)}
-            axes = tuple(_pieces(a, pieces) for a in types[node.source].axes)
-            node = replace(node, axes=axes)
-        nodes.append(node)
-    return replace(block, nodes=tuple(nodes))
 
+    def fitting(node: ir.Load | ir.Store) -> tuple[Axis, ...]:
+        if isinstance(node, ir.Store):
+            return node.axes
+        pieces = {d.name: d for d in ir.dims_of(node.axes)}
+        return each_dim(types[node.source].axes, lambda d: pieces[d.name])
 
-def _pieces(axis: Axis, pieces: Mapping[str, Dim]) -> Axis:
-    return tuple(pieces[d.name] for d in axis)
+    return map_axes(block, fitting)
 
 
 # -- From cheap DAGs to sized graphs, of all numbers of kernels in turn ----------------
@@ -739,12 +727,7 @@ class _Search:
 
     def _unread(self) -> Iterator[str]:
         """Inputs and views of them that opaque nodes read, perhaps no kernel."""
-        there = {i.name for i in self.program.given}
-        there.update(
-            n.result
-            for n in self.parted.program.nodes
-            if isinstance(n, ir.Apply) and n.is_view
-        )
+        there = looked_at(self.program)
         read = dict.fromkeys(v for n in self.parted.opaque for v in n.values)
         yield from (v for v in read if v in there)
 

@@ -37,7 +37,7 @@ from mirage_dsl.ir.analysis.bounds import (
     applied,
     scaling_of,
 )
-from mirage_dsl.ir.canonical import longer_name
+from mirage_dsl.ir.canonical import Apart, longer_name
 from mirage_dsl.ir.infer import apply_type, kernel_types, library_dims
 from mirage_dsl.ir.walk import values_of
 from mirage_dsl.ops.definition import Kind
@@ -55,7 +55,7 @@ from mirage_dsl.search.closure import (
     saturate,
 )
 from mirage_dsl.search.space import Output, Space, Value, space_of
-from mirage_dsl.search.structures import row_of
+from mirage_dsl.search.structures import ROW_OF
 
 # -- Dims cut in two -------------------------------------------------------------------
 
@@ -139,38 +139,15 @@ def with_halves(program: ir.KernelGraph, cut: Iterable[Halves]) -> ir.KernelGrap
         short = SHORTEST_PART if whole >= LONG else SHORTEST_PART // others[dim]
         extents[half.part] = max(1, min(MOST_PARTS, whole // max(1, short)))
         extents[half.within] = -(-whole // (extents[half.part] or 1))
-    inputs = tuple(ir.Input(i.name, _cut_type(i.type, names)) for i in program.inputs)
-    nodes = tuple(
-        _cut_sums(n, names) if isinstance(n, ir.Apply) else n for n in program.nodes
+    apart = Apart({dim: (half.part, half.within) for dim, half in names.items()})
+    return replace(
+        program,
+        inputs=tuple(ir.Input(i.name, apart.type(i.type)) for i in program.inputs),
+        nodes=tuple(n.summing(apart.names(n.over)) for n in program.applies),
+        returns=tuple(ir.Return(r.value, apart.type(r.type)) for r in program.returns),
+        indices=tuple(replace(i, axis=apart.axis(i.axis)) for i in program.indices),
+        extents=tuple(sorted(extents.items())),
     )
-    returns = tuple(
-        ir.Return(r.value, _cut_type(r.type, names)) for r in program.returns
-    )
-    indices = tuple(replace(i, axis=_cut_axis(i.axis, names)) for i in program.indices)
-    return ir.KernelGraph(
-        program.name, inputs, nodes, returns, tuple(sorted(extents.items())), indices
-    )
-
-
-def _cut_type(whole: TensorType, names: Mapping[str, Halves]) -> TensorType:
-    return replace(whole, axes=tuple(_cut_axis(a, names) for a in whole.axes))
-
-
-def _cut_axis(axis: Axis, names: Mapping[str, Halves]) -> Axis:
-    found: list[Dim] = []
-    for dim in axis:
-        half = names.get(dim.name)
-        both = (dim.name,) if half is None else (half.part, half.within)
-        found += [replace(dim, name=n) for n in both]
-    return tuple(found)
-
-
-def _cut_sums(node: ir.Apply, names: Mapping[str, Halves]) -> ir.Apply:
-    over: list[str] = []
-    for dim in node.over:
-        half = names.get(dim)
-        over += [dim] if half is None else [half.part, half.within]
-    return node.summing(tuple(over))
 
 
 def rejoined(nodes: Iterable[ir.Apply], half: Halves) -> list[ir.Apply]:
@@ -555,7 +532,7 @@ class _Definer:
             op, over = value.op, self.plain.site_over[arg]
             attrs = self.space.attributes(over, self.plain.site_along[arg])
         else:
-            op = row_of(kind)
+            op = ROW_OF[kind]
             attrs = self.space.attributes(arg if "over" in op.attributes else 0)
         operands = self.wide(operands)
         if op.kind is Kind.CONTRACTION:
