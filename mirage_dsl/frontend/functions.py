@@ -512,9 +512,11 @@ def named(*functions: Function) -> dict[str, Function]:
 
 
 def formulas(
-    **given: Callable[[Any], Any] | Callable[[Any, Any], Any],
+    **given: Callable[[Any], Any]
+    | Callable[[Any, Any], Any]
+    | Callable[[Any, Any, Any], Any],
 ) -> dict[str, Function]:
-    """Functions of one tensor, or of two operands, that are an expression each."""
+    """Functions of up to three arguments that are an expression each."""
     for name, function in given.items():
         # As which an error speaks of it.
         function.__qualname__ = function.__name__ = name
@@ -573,7 +575,8 @@ def format_of(
     """
     pairs = list(zip(given, operands, strict=True))[op.chooses :]
     numpy = origin.library == "numpy"
-    found = _numpys(pairs) if numpy else _torchs(pairs, origin)
+    kinds = [_kind_of(*pair) for pair in pairs] if numpy else []
+    found = _together(kinds) if numpy else _torchs(pairs, origin)
     if op.formats is Formats.ANY or found.is_float or op.truth is Truth.COMPARES:
         return found
     if op.formats is Formats.INTEGERS:
@@ -612,11 +615,6 @@ def _pythons(value: Any, origin: Origin) -> DType:
         value, float | Fraction | np.floating
     )
     return i64 if whole else origin.default_dtype() or f32
-
-
-def _numpys(pairs: Sequence[tuple[Any, Operand]]) -> DType:
-    """As arrays of these formats promote, beside Python's numbers."""
-    return _together([_kind_of(*pair) for pair in pairs])
 
 
 def float_of_numpy(given: Sequence[Any], operands: Sequence[Operand]) -> DType:

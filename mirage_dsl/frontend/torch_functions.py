@@ -138,11 +138,6 @@ def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     return f.clamp(x, min_val, max_val)
 
 
-def threshold(x: Any, threshold: float, value: float) -> Any:
-    """The tensor where it is larger than the threshold, else the value."""
-    return f.where(f.less_equal(x, threshold), value, x)
-
-
 def softshrink(x: Any, lambd: float = 0.5) -> Any:
     """The tensor moved towards 0 by so much, at most to 0.
 
@@ -172,8 +167,11 @@ ACTIVATIONS: Mapping[str, Function] = {
         selu=lambda x: SELU_SCALE * elu(x, SELU_ALPHA),
         softsign=lambda x: x / (1 + f.abs(x)),
         tanhshrink=lambda x: x - f.tanh(x),
+        threshold=lambda x, threshold, value: f.where(
+            f.less_equal(x, threshold), value, x
+        ),
     ),
-    **named(elu, glu, hardtanh, mish, prelu, rrelu, softplus, softshrink, threshold),
+    **named(elu, glu, hardtanh, mish, prelu, rrelu, softplus, softshrink),
 }
 """By PyTorch's names."""
 
@@ -1000,7 +998,7 @@ def _slopes(x: Any, spacing: Any, order: int, axis: int) -> Any:
 
     first, second = (steps(slice(i, i + 1)) for i in (0, 1 % (count - 1)))
     front = side(at(0), at(1), at(2), first, second)
-    last, sooner = (steps(slice(i, i + 1)) for i in _last_two(count))
+    last, sooner = (steps(slice(i, i + 1)) for i in (count - 2, max(count - 3, 0)))
     back = side(at(-1), at(-2), at(-3), -1 * last, -1 * sooner)
     if count == 2:
         return f.swapaxes(f.concat([front, back], -1), axis, -1)
@@ -1008,11 +1006,6 @@ def _slopes(x: Any, spacing: Any, order: int, axis: int) -> Any:
     less, own, more = x[..., :-2], x[..., 1:-1], x[..., 2:]
     rise = (more - own) * before / behind + (own - less) * behind / before
     return f.swapaxes(f.concat([front, rise / (before + behind), back], -1), axis, -1)
-
-
-def _last_two(count: int) -> tuple[int, int]:
-    """The last steps between so many elements, the very last one first."""
-    return count - 2, max(count - 3, 0)
 
 
 def pdist(input: Any, p: float = 2.0) -> Any:
