@@ -704,19 +704,13 @@ def static_argument(value: Any, name: str, location: SourceLocation | None) -> o
         return value
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return float(value)
+    instead = "; a function may be a default, or come from where the kernel is defined"
     raise TraceError(
         f"argument {name} is {_described(value)}; expected a tensor (PyTorch, NumPy or "
         "mirage.spec), a number, a text, a dtype, a member of an Enum, or tuples, "
-        f"lists and dicts of these{_otherwise(value)}",
+        f"lists and dicts of these{instead if callable(value) else ''}",
         location,
     )
-
-
-def _otherwise(value: object) -> str:
-    """What to do instead, where there is something."""
-    if not callable(value):
-        return ""
-    return "; a function may be a default, or come from where the kernel is defined"
 
 
 def _described(value: object) -> str:

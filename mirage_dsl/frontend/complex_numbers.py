@@ -25,7 +25,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.elementary import ELEMENTARY
 from mirage_dsl.frontend.fourier import FOURIER
-from mirage_dsl.frontend.functions import NoTensor, as_tensor, refusing
+from mirage_dsl.frontend.functions import NoTensor, as_tensor, formulas, refusing
 from mirage_dsl.frontend.memory import link
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import flat_arguments
@@ -376,10 +376,6 @@ def _size(x: Complex) -> Any:
     return ELEMENTARY["hypot"](x.real, x.imag)
 
 
-def _angle(x: Complex) -> Any:
-    return ELEMENTARY["arctan2"](x.imag, x.real)
-
-
 def _exponential(x: Complex) -> Any:
     size, angle = f.exp(x.real), x.imag
     return Complex(size * ELEMENTARY["cos"](angle), size * ELEMENTARY["sin"](angle))
@@ -460,7 +456,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("abs", "absolute"), _size),
     **dict.fromkeys(("cat", "concat"), _of_lists(f.concat)),
     **{name: _answer(name) for name in ("imag", "is_complex", "is_conj", "real")},
-    "angle": _angle,
+    **formulas(angle=lambda x: ELEMENTARY["arctan2"](x.imag, x.real)),
     "conj": Complex.conjugate,
     "exp": _exponential,
     "is_floating_point": Complex.is_floating_point,

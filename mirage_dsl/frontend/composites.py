@@ -180,10 +180,6 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
     return f.reshape(found, *kept) if kept else f.reshape(found, ())
 
 
-def _numpy_tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    return tensordot(a, b, axes)
-
-
 def inner(a: Any, b: Any) -> Any:
     """The sums of products over the last axes of both."""
     a, b = as_tensor("inner", a), as_tensor("inner", b)
@@ -344,7 +340,7 @@ PYTORCHS_MATRICES: Mapping[str, Function] = {
 
 NUMPYS_MATRICES: Mapping[str, Function] = {
     "meshgrid": _numpy_meshgrid,
-    "tensordot": _numpy_tensordot,
+    **formulas(tensordot=lambda a, b, axes=2: tensordot(a, b, axes)),
 }
 """By NumPy's names."""
 

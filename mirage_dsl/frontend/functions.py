@@ -257,7 +257,7 @@ def _of_integers(
 ) -> Tensor:
     """An operator in the format that PyTorch or NumPy computes in."""
     if op is table.SUB and _without_numbers(recorder, op, operands):
-        _refuse_truth(op, "cannot be traced", "use ~, & and |")
+        _refuse_truth(op)
     if op is table.RELU:
         given, operands = [*given, 0], [*operands, scalar(0)]
         return _of_integers(recorder, table.MAXIMUM, given, operands)
@@ -375,10 +375,10 @@ def _of_truth(
     if computed.is_integer and op is not table.SUB:
         return _of_integers(recorder, op, given, operands)
     if op is table.SUB or op.name not in _OF_FLOATS:
-        _refuse_truth(op, "cannot be traced", "use ~, & and |")
+        _refuse_truth(op)
     dtype = computed if computed.is_float else recorder.origin.default_dtype()
     if dtype is None:
-        _refuse_truth(op, "cannot be traced", "use ~, & and |")
+        _refuse_truth(op)
     found = recorder.elementwise(op, _in_format(recorder, op, operands, dtype))
     return Tensor.made(recorder, recorder.cast(found, dtype), given)
 
@@ -388,10 +388,10 @@ _OF_FLOATS = (*_BESIDE_FLOATS, "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh",
 """Operators that turn truth values to floats: beside a float, or always."""
 
 
-def _refuse_truth(op: Operator, why: str, advice: str) -> NoReturn:
+def _refuse_truth(op: Operator) -> NoReturn:
     raise DTypeError.here(
-        f"{op.name} of truth values {why}; {advice}: cast the condition, as with "
-        ".to(x.dtype) or .astype(x.dtype)"
+        f"{op.name} of truth values cannot be traced; use ~, & and |, or cast the "
+        "condition, as with .to(x.dtype) or .astype(x.dtype)"
     )
 
 
@@ -512,9 +512,11 @@ def named(*functions: Function) -> dict[str, Function]:
 
 
 def formulas(
-    **given: Callable[[Any], Any] | Callable[[Any, Any], Any],
+    **given: Callable[[Any], Any]
+    | Callable[[Any, Any], Any]
+    | Callable[[Any, Any, Any], Any],
 ) -> dict[str, Function]:
-    """Functions of one tensor, or of two operands, that are an expression each."""
+    """Functions of up to three arguments that are an expression each."""
     for name, function in given.items():
         # As which an error speaks of it.
         function.__qualname__ = function.__name__ = name
@@ -573,7 +575,8 @@ def format_of(
     """
     pairs = list(zip(given, operands, strict=True))[op.chooses :]
     numpy = origin.library == "numpy"
-    found = _numpys(pairs) if numpy else _torchs(pairs, origin)
+    kinds = [_kind_of(*pair) for pair in pairs] if numpy else []
+    found = _together(kinds) if numpy else _torchs(pairs, origin)
     if op.formats is Formats.ANY or found.is_float or op.truth is Truth.COMPARES:
         return found
     if op.formats is Formats.INTEGERS:
@@ -612,11 +615,6 @@ def _pythons(value: Any, origin: Origin) -> DType:
         value, float | Fraction | np.floating
     )
     return i64 if whole else origin.default_dtype() or f32
-
-
-def _numpys(pairs: Sequence[tuple[Any, Operand]]) -> DType:
-    """As arrays of these formats promote, beside Python's numbers."""
-    return _together([_kind_of(*pair) for pair in pairs])
 
 
 def float_of_numpy(given: Sequence[Any], operands: Sequence[Operand]) -> DType:

@@ -21,6 +21,7 @@ from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY
 from mirage_dsl.frontend.functions import (
     as_operand,
     as_tensor,
+    formulas,
     is_condition,
     refuse_overflow,
     stored_number,
@@ -162,11 +163,11 @@ def _fill(target: Any, value: Any) -> Tensor:
     return write("fill_", target, value, (value,))
 
 
-def _zero(target: Any) -> Tensor:
-    return _fill(target, 0)
-
-
-_WHOLE: Mapping[str, Function] = {"copy_": _copy, "fill_": _fill, "zero_": _zero}
+_WHOLE: Mapping[str, Function] = {
+    "copy_": _copy,
+    "fill_": _fill,
+    **formulas(zero_=lambda target: _fill(target, 0)),
+}
 """Those that do not read what they change."""
 
 

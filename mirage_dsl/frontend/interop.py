@@ -295,14 +295,6 @@ def _torch_attention(
     )
 
 
-def _torch_max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return x.max(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.max(x, dim)
-
-
-def _torch_min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return x.min(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.min(x, dim)
-
-
 def _torch_index_select(x: Any, dim: Any, index: Any) -> Any:
     """PyTorch's index is a vector; a single position is one of one element."""
     if isinstance(index, Tensor) and index.ndim > 1:
@@ -310,15 +302,6 @@ def _torch_index_select(x: Any, dim: Any, index: Any) -> Any:
     single = isinstance(index, Tensor) and not index.ndim
     index = f.none_below_zero(index, x, dim)
     return f.index_select(x, dim, index[None] if single else index)
-
-
-def _torch_gather(x: Any, dim: Any, index: Any) -> Any:
-    """Elements at indices, which count from the front."""
-    return f.gather(x, dim, f.none_below_zero(index, x, dim))
-
-
-def _torch_transpose(x: Any, dim0: int, dim1: int) -> Any:
-    return f.swapaxes(x, dim0, dim1)
 
 
 def _copied(x: Any, *, memory_format: Any = None) -> Any:
@@ -417,14 +400,10 @@ _TORCH: dict[str, Function] = {
     "adaptive_max_pool1d": WINDOWS["adaptive_max_pool1d_with_indices"],
     "lerp": _of_one_dtype(torch_functions.lerp, "lerp", 3),
     "prelu": _of_one_dtype(torch_functions.FUNCTIONS["prelu"], "prelu", 2),
-    "max": _torch_max,
-    "min": _torch_min,
     "split": f.split,
-    "transpose": _torch_transpose,
     "bitwise_left_shift": f.shift_left,
     "bitwise_right_shift": f.shift_right,
     "index_select": _torch_index_select,
-    "gather": _torch_gather,
     "take_along_dim": _taken,
     "lt": f.less,
     "le": f.less_equal,
@@ -443,6 +422,14 @@ _TORCH: dict[str, Function] = {
     **{f"{name}_copy": _copying(name) for name in _COPIED.split()},
     "alias": _itself,
     **formulas(
+        gather=lambda x, dim, index: f.gather(x, dim, f.none_below_zero(index, x, dim)),
+        max=lambda x, dim=None, keepdim=False: (
+            x.max(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.max(x, dim)
+        ),
+        min=lambda x, dim=None, keepdim=False: (
+            x.min(dim=dim, keepdim=keepdim) if isinstance(dim, int) else f.min(x, dim)
+        ),
+        transpose=lambda x, dim0, dim1: f.swapaxes(x, dim0, dim1),
         detach=lambda x: x.detach(),
         msort=lambda x: SELECTIONS["sort"](x, 0)[0],
     ),

@@ -10,11 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mirage_dsl.core.errors import (
-    DTypeError,
-    ShapeError,
-)
-from mirage_dsl.core.types import f32, f64
+from mirage_dsl.core.errors import ShapeError
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_sequence
 from mirage_dsl.frontend.constructors import CONSTRUCTORS, positions
@@ -81,11 +77,7 @@ def ctc_loss(
         zero_infinity: Whether a loss of too few steps is 0.
     """
     x, labels = as_tensor("ctc_loss", log_probs), as_tensor("ctc_loss", targets)
-    if x.handle.value.dtype not in (f32, f64):
-        raise DTypeError.here(
-            f"ctc_loss of {x.handle.value.dtype}; PyTorch has it of float32 and "
-            "float64: convert first, as with .float()"
-        )
+    f.require_float("ctc_loss", x)
     single = x.ndim == 2
     x = f.expand_dims(x, 1) if single else x
     free, classes = integer(blank, "blank"), x.shape[-1]

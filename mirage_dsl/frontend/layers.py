@@ -31,7 +31,7 @@ from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
-from mirage_dsl.frontend.functions import as_tensor, is_condition, named
+from mirage_dsl.frontend.functions import as_tensor, formulas, is_condition, named
 from mirage_dsl.frontend.places import scattered
 from mirage_dsl.frontend.program import DimVars, Handle, shape_text
 from mirage_dsl.frontend.rearranging import (
@@ -730,10 +730,6 @@ def _returning(function: Function, rank: int, *args: Any, **options: Any) -> Any
     return function(rank, *args, **{**options, "return_indices": True})
 
 
-def _constant_pad(input: Any, pads: Any, value: Any = 0) -> Any:
-    return pad(input, pads, "constant", value)
-
-
 WINDOWS: dict[str, Function] = {
     **_ranked("conv", _conv),
     **_ranked("conv_transpose", _conv_transpose),
@@ -754,7 +750,9 @@ WINDOWS: dict[str, Function] = {
     },
     **_ranked("max_unpool", _max_unpool),
     "affine_grid_generator": affine_grid,
-    "constant_pad_nd": _constant_pad,
+    **formulas(
+        constant_pad_nd=lambda input, pads, value=0: pad(input, pads, "constant", value)
+    ),
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), _sampler),
     **named(affine_grid, fold, grid_sample, interpolate, local_response_norm),
     "upsample": interpolate,

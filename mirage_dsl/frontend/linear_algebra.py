@@ -18,7 +18,7 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import positions, tril
 from mirage_dsl.frontend.drawn import unknown
-from mirage_dsl.frontend.functions import as_tensor, named
+from mirage_dsl.frontend.functions import as_tensor, formulas, named
 from mirage_dsl.frontend.program import shape_text
 from mirage_dsl.frontend.recorder import integer, normal_axes
 from mirage_dsl.frontend.tensor import Tensor, refuse
@@ -123,10 +123,6 @@ def pinv(
 def _symmetric(x: Tensor) -> Any:
     """The symmetric matrices of which the lower triangle is known."""
     return tril(x) + f.swapaxes(tril(x, -1), -1, -2)
-
-
-def _pinverse(input: Any, rcond: Any = 1e-15) -> Any:
-    return pinv(input, rcond)
 
 
 def _limit(x: Tensor, values: Any, atol: Any, rtol: Any) -> Any:
@@ -555,7 +551,7 @@ LINEAR_ALGEBRA: Mapping[str, Function] = {
     **named(cholesky, cholesky_inverse, cholesky_solve, det, logdet),
     **named(matrix_exp, matrix_power, slogdet),
     "inverse": inv,
-    "pinverse": _pinverse,
+    **formulas(pinverse=lambda input, rcond=1e-15: pinv(input, rcond)),
     "qr": _qr,
     "svd": _svd,
     "triangular_solve": _triangular_solve,

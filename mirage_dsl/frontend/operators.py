@@ -49,11 +49,6 @@ def _slice(
 _BEYOND = 2**63 - 1
 
 
-def _index(x: Any, indices: Sequence[Any]) -> Any:
-    """Elements at indices, of which None is a whole axis."""
-    return x[tuple(slice(None) if i is None else i for i in indices)]
-
-
 def _to_copy(x: Any, *, dtype: Any = None, **options: Any) -> Any:
     """A copy in another format, if one is told."""
     told = {n: options[n] for n in ("device", "memory_format") if options.get(n)}
@@ -219,12 +214,17 @@ OF_ATEN: Mapping[str, Function] = {
     "_native_batch_norm_legit_no_training": _norm_of_statistics,
     "_safe_softmax": _safe_softmax,
     "_to_copy": _to_copy,
-    **formulas(_unsafe_view=lambda x, size: x.view(*size), mT=lambda x: x.mT),
+    **formulas(
+        _unsafe_view=lambda x, size: x.view(*size),
+        index=lambda x, indices: x[
+            tuple(slice(None) if i is None else i for i in indices)
+        ],
+        mT=lambda x: x.mT,
+    ),
     "adaptive_max_pool2d": WINDOWS["adaptive_max_pool2d_with_indices"],
     "adaptive_max_pool3d": WINDOWS["adaptive_max_pool3d_with_indices"],
     "convolution": _convolution,
     "elu": _elu,
-    "index": _index,
     "native_group_norm": _native_group_norm,
     "native_layer_norm": _native_layer_norm,
     "slice": _slice,

@@ -469,10 +469,6 @@ def diff(
     return x
 
 
-def _numpy_roll(a: Any, shift: Any, axis: Any = None) -> Any:
-    return roll(a, shift, axis)
-
-
 def _numpy_pad(
     array: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
 ) -> Any:
@@ -607,7 +603,7 @@ OF_PYTORCH: Mapping[str, Function] = {
 
 OF_NUMPY: Mapping[str, Function] = {
     "pad": _numpy_pad,
-    "roll": _numpy_roll,
+    **formulas(roll=lambda a, shift, axis=None: roll(a, shift, axis)),
 }
 """By NumPy's names."""
 

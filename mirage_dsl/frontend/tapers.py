@@ -16,7 +16,7 @@ from mirage_dsl.core.types import dtype_of
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange, steps_of
-from mirage_dsl.frontend.functions import apply
+from mirage_dsl.frontend.functions import apply, formulas
 from mirage_dsl.frontend.recorder import integer
 from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.ops.table import OPERATORS
@@ -61,19 +61,12 @@ def _hamming(at: Any, alpha: float = 0.54, beta: float = 0.46) -> Any:
     return alpha - beta * _turned(at, 1)
 
 
-def _hann(at: Any) -> Any:
-    """The same, from 0 to 1."""
-    return _hamming(at, 0.5, 0.5)
-
-
-def _blackman(at: Any) -> Any:
-    """Two cosines, so that it starts flat."""
-    return 0.42 - 0.5 * _turned(at, 1) + 0.08 * _turned(at, 2)
-
-
-def _bartlett(at: Any) -> Any:
-    """Up in a line and down again."""
-    return 1 - f.abs(2 * at - 1)
+_SHAPES = formulas(
+    bartlett=lambda at: 1 - f.abs(2 * at - 1),
+    blackman=lambda at: 0.42 - 0.5 * _turned(at, 1) + 0.08 * _turned(at, 2),
+    hann=lambda at: _hamming(at, 0.5, 0.5),
+)
+"""Of windows that nothing else shapes: a triangle, two cosines, and one from 0 to 1."""
 
 
 def _kaiser(at: Any, beta: float = 12.0) -> Any:
@@ -107,12 +100,10 @@ def _half_of_frequencies(
 # -- Names -----------------------------------------------------------------------------
 
 TAPERS: Mapping[str, Function] = {
-    "bartlett_window": _taper(_bartlett),
-    "blackman_window": _taper(_blackman),
+    **{f"{name}_window": _taper(shape) for name, shape in _SHAPES.items()},
     "fft.fftfreq": _frequencies,
     "fft.rfftfreq": _half_of_frequencies,
     "hamming_window": _taper(_hamming),
-    "hann_window": _taper(_hann),
     "kaiser_window": _taper(_kaiser),
 }
 """By PyTorch's names."""

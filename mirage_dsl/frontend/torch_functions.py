@@ -1005,7 +1005,7 @@ def _slopes(x: Any, spacing: Any, order: int, axis: int) -> Any:
 
     first, second = (steps(slice(i, i + 1)) for i in (0, 1 % (count - 1)))
     front = side(at(0), at(1), at(2), first, second)
-    last, sooner = (steps(slice(i, i + 1)) for i in _last_two(count))
+    last, sooner = (steps(slice(i, i + 1)) for i in (count - 2, max(count - 3, 0)))
     back = side(at(-1), at(-2), at(-3), -1 * last, -1 * sooner)
     if count == 2:
         return f.swapaxes(f.concat([front, back], -1), axis, -1)
@@ -1013,11 +1013,6 @@ def _slopes(x: Any, spacing: Any, order: int, axis: int) -> Any:
     less, own, more = x[..., :-2], x[..., 1:-1], x[..., 2:]
     rise = (more - own) * before / behind + (own - less) * behind / before
     return f.swapaxes(f.concat([front, rise / (before + behind), back], -1), axis, -1)
-
-
-def _last_two(count: int) -> tuple[int, int]:
-    """The last steps between so many elements, the very last one first."""
-    return count - 2, max(count - 3, 0)
 
 
 def pdist(input: Any, p: float = 2.0) -> Any:

@@ -43,6 +43,24 @@ def test_unknown_functions_suggest_a_known_one() -> None:
     assert "did you mean" in failure(lambda x: torch.lu(x), MirageError)
 
 
+def test_methods_that_are_found_by_name_are_hints_and_attributes() -> None:
+    message = failure(lambda x: x.leaky_rel(), TraceError)
+    assert "did you mean .leaky_relu?" in message
+    seen: list[str] = []
+
+    def function(x: Any) -> Any:
+        seen.extend(dir(x))
+        return x + 1
+
+    mirage.kernel(function).trace(mirage.spec((3, 4), "float32"))
+    assert {"exp", "leaky_relu", "reshape"} <= set(seen)
+
+
+def test_numbers_of_library_operators_are_known() -> None:
+    message = failure(lambda x: x.kthvalue(x.sum().long()).values, TraceError)
+    assert "a tensor as a Python number is not known" in message
+
+
 def test_what_runs_the_compiler_of_pytorch_is_named() -> None:
     def either(x: Any) -> Any:
         return torch.cond(x.sum() > 0, torch.cos, torch.sin, (x,))
