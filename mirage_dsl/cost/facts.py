@@ -26,7 +26,6 @@ from mirage_dsl.core.types import Dim, Scalar, TensorType, Types, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.settled import unmasked
-from mirage_dsl.ir.infer import block_types
 from mirage_dsl.ir.maps import Extents, known_extents
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind
@@ -34,6 +33,7 @@ from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.build import (
     Stage,
     Suited,
+    Typed,
     build,
     defer,
     deferrable,
@@ -1467,9 +1467,7 @@ def _facts(question: _Question) -> BlockFacts:
 def _vectors(
     block: ir.BlockGraph, around: tp.Outer
 ) -> tuple[tuple[tp.Order, tp.Order], ...]:
-    if not any(() in around.types[s].axes for s in block.sources):
-        return ()
-    found = vector_products(block, block_types(block, around.types), around)
+    found = vector_products(Typed(block, around))
     return tuple((v.over, v.columns) for v in found)
 
 

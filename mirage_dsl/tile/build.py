@@ -95,6 +95,40 @@ Around = TypeVar("Around", bound=tp.Outer)
 
 
 @dataclass(frozen=True)
+class Typed(Generic[Around]):
+    """A block while it is made suited.
+
+    Attributes:
+        block: The block.
+        around: Its kernel graph.
+        under: By gathers that read 0 where a truth value is false, that value.
+    """
+
+    block: ir.BlockGraph
+    around: Around
+    under: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @cached_property
+    def types(self) -> Types:
+        """Of the block's values."""
+        return block_types(self.block, self.around.types)
+
+    @property
+    def pieces(self) -> tp.Pieces:
+        """Its pieces."""
+        around = self.around
+        return tp.Pieces(self.block, self.types, around.extents, around.most)
+
+    def with_block(
+        self, block: ir.BlockGraph, around: Around | None = None
+    ) -> Typed[Around]:
+        """Another block, maybe in another kernel graph; this one if it is the same."""
+        if block is self.block:
+            return self
+        return Typed(block, around or self.around, self.under)
+
+
+@dataclass(frozen=True)
 class Suited(Generic[Around]):
     """A block as tile programs have it.
 
@@ -132,30 +166,11 @@ def eager(block: ir.BlockGraph, around: Around) -> Suited[Around]:
     Raises:
         UnsupportedError: As `suited`.
     """
-    types = block_types(block, around.types)
-    certain = without_certain(block, types, around)
-    types = _types_after(certain, block, around, types)
-    hidden, under = with_hidden(certain, types)
-    types = _types_after(hidden, certain, around, types)
-    split = split_concats(hidden, types)
-    types = _types_after(split, hidden, around, types)
-    apart, around = split_lanes(split, around, types)
-    types = _types_after(apart, split, around, types)
-    paired, around = split_pairs(apart, around, types)
-    types = _types_after(paired, apart, around, types)
-    rowed, around = with_rows(paired, around, types)
-    types = _types_after(rowed, paired, around, types)
-    widened = widen_joins(rowed, types)
-    types = _types_after(widened, rowed, around, types)
-    pieces = tp.Pieces(widened, types, around.extents, around.most)
-    return Suited(widened, around, types, pieces, under)
-
-
-def _types_after(
-    block: ir.BlockGraph, before: ir.BlockGraph, around: tp.Outer, types: Types
-) -> Types:
-    """Types of a rewritten block's values; those before it, if it was left alone."""
-    return types if block is before else block_types(block, around.types)
+    given = Typed(block, around)
+    given = split_concats(with_hidden(without_certain(given)))
+    given = with_rows(split_pairs(split_lanes(given)))
+    given = widen_joins(given)
+    return Suited(given.block, given.around, given.types, given.pieces, given.under)
 
 
 # -- Concatenations --------------------------------------------------------------------
@@ -164,7 +179,7 @@ def _types_after(
 Parts = tuple[str, ...]
 
 
-def split_concats(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
+def split_concats(given: Typed[Around]) -> Typed[Around]:
     """The block without concatenations.
 
     Registers cannot be joined; but what is computed from a joined value is computed
@@ -177,9 +192,9 @@ def split_concats(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
     Raises:
         UnsupportedError: A joined value is used in a way that needs it whole.
     """
-    if not any(n.op.kind is Kind.CONCAT for n in block.applies):
-        return block
-    return replace(block, nodes=tuple(_Splitter(types).split(block.nodes)))
+    if not any(n.op.kind is Kind.CONCAT for n in given.block.applies):
+        return given
+    return _Splitter(given.types).applied(given)
 
 
 class _Splitter:
@@ -193,6 +208,15 @@ class _Splitter:
         self._parts: dict[str, Parts] = {}
         self._dims: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._nodes: list[ir.BlockNode] = []
+
+    def applied(self, given: Typed[Around]) -> Typed[Around]:
+        """The block in parts.
+
+        Raises:
+            UnsupportedError: A value with parts is used in a way that needs it whole.
+        """
+        nodes = tuple(self.split(given.block.nodes))
+        return given.with_block(replace(given.block, nodes=nodes))
 
     def split(self, nodes: tuple[ir.BlockNode, ...]) -> list[ir.BlockNode]:
         for node in nodes:
@@ -286,9 +310,7 @@ MOST_APART, EIGHTHS = 4, 8
 of one along which words of 32 bits are taken apart."""
 
 
-def split_lanes(
-    block: ir.BlockGraph, around: Around, types: Types
-) -> tuple[ir.BlockGraph, Around]:
+def split_lanes(given: Typed[Around]) -> Typed[Around]:
     """The block without dims of few elements along which numbers would be interleaved.
 
     What is computed of a tile and of positions along another dim, as the halves of
@@ -302,24 +324,18 @@ def split_lanes(
                                                p  = matmul x0, w0 + matmul x1, w1
 
     A dim that is stored, scanned or looked up along stays.
-
-    Args:
-        block: The block.
-        around: Its kernel graph.
-        types: Of the block's values.
     """
-    for dim in _interleaved(block, around, types):
-        extent = around.extents.get(dim.name)
-        most = EIGHTHS if loads_words(block, types) else MOST_APART
+    for dim in _interleaved(given):
+        extent = given.around.extents.get(dim.name)
+        most = EIGHTHS if loads_words(given.block, given.types) else MOST_APART
         if extent is None or not 1 < extent <= most:
             continue
-        parts = _parts_of(dim, extent, around)
+        parts = _parts_of(dim, extent, given.around)
         try:
-            block, around = _Lanes(types, dim, parts).applied(block, around)
+            given = _Lanes(given.types, dim, parts).applied(given)
         except UnsupportedError:
             continue
-        types = block_types(block, around.types)
-    return block, around
+    return given
 
 
 def loads_words(block: ir.BlockGraph, types: Types) -> bool:
@@ -327,12 +343,13 @@ def loads_words(block: ir.BlockGraph, types: Types) -> bool:
     return any(types[load.result].dtype == i32 for load in block.loads)
 
 
-def _interleaved(block: ir.BlockGraph, around: tp.Outer, types: Types) -> list[Dim]:
+def _interleaved(given: Typed[Any]) -> list[Dim]:
     """The dims along which tiles without them meet positions along them alone."""
+    block, types, outer = given.block, given.types, given.around.types
     positions = {
         types[n.result].dims
         for n in block.loads
-        if around.types[n.source].space is MemorySpace.NOWHERE
+        if outer[n.source].space is MemorySpace.NOWHERE
     }
     found: list[Dim] = []
     for dims in sorted(positions):
@@ -367,17 +384,11 @@ class _Lanes(_Splitter):
         self._dim = dim
         self._lanes = parts
 
-    def applied(
-        self, block: ir.BlockGraph, around: Around
-    ) -> tuple[ir.BlockGraph, Around]:
-        """The block in parts, and what is around it with their dims.
-
-        Raises:
-            UnsupportedError: As `split`.
-        """
-        made = replace(block, nodes=tuple(self.split(block.nodes)))
-        extents = {**around.extents, **dict.fromkeys(self._lanes, 1)}
-        return made, replace(around, extents=extents)
+    def applied(self, given: Typed[Around]) -> Typed[Around]:
+        """The block in parts, and what is around it with their dims."""
+        extents = {**given.around.extents, **dict.fromkeys(self._lanes, 1)}
+        around = replace(given.around, extents=extents)
+        return given.with_block(super().applied(given).block, around)
 
     def _load(self, node: ir.Load) -> None:
         self._nodes.append(node)
@@ -396,9 +407,7 @@ class _Lanes(_Splitter):
 # -- Pairs of bytes --------------------------------------------------------------------
 
 
-def split_pairs(
-    block: ir.BlockGraph, around: Around, types: Types
-) -> tuple[ir.BlockGraph, Around]:
+def split_pairs(given: Typed[Around]) -> Typed[Around]:
     """The block whose loop computes for the bytes of a pair apart.
 
     What is made of bytes for the matrix unit would have to change threads byte by byte,
@@ -413,26 +422,21 @@ def split_pairs(
         y = silu s                       s1 = accumulate (matmul x, w1 over(k))
                                          s = concat s0, s1 to(d)
                                          y = silu s
-
-    Args:
-        block: The block.
-        around: Its kernel graph.
-        types: Of the block's values.
     """
-    for dim in _paired(block, around, types):
-        parts = _parts_of(dim, PAIR, around)
+    for dim in _paired(given):
+        parts = _parts_of(dim, PAIR, given.around)
         try:
-            made, outer = _Pairs(block, types, dim, parts).applied(block, around)
+            made = _Pairs(given, dim, parts).applied(given)
         except UnsupportedError:
             continue
-        kinds = block_types(made, outer.types)
-        if tp.Pieces(made, kinds, outer.extents, outer.most)[dim].width == PAIR:
-            block, around, types = made, outer, kinds
-    return block, around
+        if made.pieces[dim].width == PAIR:
+            given = made
+    return given
 
 
-def _paired(block: ir.BlockGraph, around: tp.Outer, types: Types) -> list[Dim]:
+def _paired(given: Typed[Any]) -> list[Dim]:
     """The dims of two elements along which the loop reads bytes for products."""
+    block, around, types = given.block, given.around, given.types
     settled = {d for s in block.settled for d in types[s.value].dims}
     found: list[Dim] = []
     for load in block.loads if block.loop is not None else ():
@@ -461,17 +465,16 @@ def paired_dims(graph: ir.KernelGraph) -> set[str]:
     if all(types[s].dtype.itemsize > 1 for b in graph.blocks for s in b.sources):
         return set()
     outer = tp.outer_of(graph)
-    found = (_paired(b, outer, block_types(b, outer.types)) for b in graph.blocks)
+    found = (_paired(Typed(b, outer)) for b in graph.blocks)
     return {dim.name for dims in found for dim in dims}
 
 
 class _Pairs(_Lanes):
     """Splits what the loop makes of a dim; what is read behind it is joined again."""
 
-    def __init__(
-        self, block: ir.BlockGraph, types: Types, dim: Dim, parts: tuple[str, ...]
-    ) -> None:
-        super().__init__(types, dim, parts)
+    def __init__(self, given: Typed[Any], dim: Dim, parts: tuple[str, ...]) -> None:
+        super().__init__(given.types, dim, parts)
+        block: ir.BlockGraph = given.block
         sums = [n for n in block.nodes if isinstance(n, ir.Accumulate | ir.RunningMax)]
         needed = post_order(makers(block), [v for n in sums for v in operands_of(n)])
         self._apart = {n.result for n in (*needed, *sums)}
@@ -503,29 +506,20 @@ class _Pairs(_Lanes):
 # -- Rows for vectors ------------------------------------------------------------------
 
 
-def with_rows(
-    block: ir.BlockGraph, around: Around, types: Types
-) -> tuple[ir.BlockGraph, Around]:
+def with_rows(given: Typed[Around]) -> Typed[Around]:
     """The block with a dim of one row where a product needs it.
 
     The matrix unit takes tiles only, and it is faster than multiplying and summing in
     registers even if it works for one row of sixteen.  So a vector gets a dim of extent
     1, which is widened like any other short dim.
-
-    Args:
-        block: The block.
-        around: Its kernel graph.
-        types: Of the block's values.
     """
-    sources: set[str] = set()
-    if not any(() in around.types[s].axes for s in block.sources):
-        return block, around
-    for vector in vector_products(block, types, around):
+    block, around, sources = given.block, given.around, set[str]()
+    for vector in vector_products(given):
         sides = (vector.over, vector.columns)
         if all(_lanes(side, block, around) >= tp.SMALLEST_DOT for side in sides):
             sources |= vector.tensors
     if not sources:
-        return block, around
+        return given
     row = Dim("row")
     while row.name in around.extents:
         row = Dim(f"{row.name}_")
@@ -542,8 +536,7 @@ def with_rows(
         ),
     )
     extents = {**around.extents, row.name: 1}
-    changed = replace(around, types=outer, extents=extents)
-    return widened, changed
+    return given.with_block(widened, replace(around, types=outer, extents=extents))
 
 
 def _with_row(axes: tuple[Axis, ...], row: Dim) -> tuple[Axis, ...]:
@@ -567,18 +560,18 @@ class VectorProduct:
     columns: tp.Order
 
 
-def vector_products(
-    block: ir.BlockGraph, types: Types, around: tp.Outer
-) -> list[VectorProduct]:
+def vector_products(given: Typed[Any]) -> list[VectorProduct]:
     """The products of vectors that can be told to be rows, whatever the tiles are.
 
     A vector can where its tensor has an axis of extent 1, and no view hides it.
     """
-    made = makers(block)
-    found: list[VectorProduct] = []
-    for node in block.applies:
+    outer, found = given.around.types, list[VectorProduct]()
+    if not any(() in outer[s].axes for s in given.block.sources):
+        return found
+    made = makers(given.block)
+    for node in given.block.applies:
         if node.op.kind is Kind.CONTRACTION:
-            vector = _vector(node, types, made, around)
+            vector = _vector(node, given.types, made, given.around)
             if vector is not None and vector.tensors:
                 found.append(vector)
     return found
@@ -627,7 +620,7 @@ def _sources(value: str, made: Mapping[str, ir.ValueNode]) -> set[str]:
 # -- What is joined over the loop ------------------------------------------------------
 
 
-def widen_joins(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
+def widen_joins(given: Typed[Around]) -> Typed[Around]:
     """Recompute on whole dims what is joined over the loop and then computed with.
 
         x = load a[m, k/loop]          x_all = load a[m, k]
@@ -638,6 +631,7 @@ def widen_joins(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
     the second reading comes out of the cache.  A joined value that is only stored
     stays: it is stored piece by piece.
     """
+    block, types = given.block, given.types
     read = users(block.nodes)
     joined = [
         n
@@ -656,7 +650,7 @@ def widen_joins(block: ir.BlockGraph, types: Types) -> ir.BlockGraph:
         rest = [with_operands(n, names) for n in block.nodes[at + 1 :]]
         nodes = (*block.nodes[:at], *copies.nodes, *rest)
         block, types = replace(block, nodes=nodes), copies.types
-    return block
+    return given.with_block(block)
 
 
 class _Widened:
@@ -1635,9 +1629,7 @@ class _Looking:
 # -- What holds in every call ----------------------------------------------------------
 
 
-def without_certain(
-    block: ir.BlockGraph, types: Types, around: tp.Outer
-) -> ir.BlockGraph:
+def without_certain(given: Typed[Around]) -> Typed[Around]:
     """The block without conditions of positions that hold wherever elements are read.
 
     As those of windows without padding, of which none is outside:
@@ -1648,19 +1640,20 @@ def without_certain(
         g = gather x, p dim(w)
         v = where m, g, 0
     """
+    block = given.block
     if not any(n.op.kind is Kind.GATHER for n in block.applies):
-        return block
-    certain = _Certain(block, types, around)
+        return given
+    certain = _Certain(given)
     nodes = certain.nodes()
     if not certain.names:
-        return block
+        return given
     kept = {s.value for s in block.settled}
     found: list[ir.BlockNode] = []
     for node in reversed(nodes):
         if not isinstance(node, ir.Apply | ir.Load) or node.result in kept:
             found.append(node)
             kept.update(operands_of(node))
-    return replace(block, nodes=tuple(reversed(found)))
+    return given.with_block(replace(block, nodes=tuple(reversed(found))))
 
 
 def certain_of(graph: ir.KernelGraph) -> frozenset[str]:
@@ -1672,7 +1665,7 @@ def certain_of(graph: ir.KernelGraph) -> frozenset[str]:
         return frozenset()
     around, found = tp.outer_of(graph), set[str]()
     for block in picking:
-        certain = _Certain(block, block_types(block, around.types), around)
+        certain = _Certain(Typed(block, around))
         certain.nodes()
         found |= certain.names.keys()
     return frozenset(found)
@@ -1681,9 +1674,11 @@ def certain_of(graph: ir.KernelGraph) -> frozenset[str]:
 class _Certain:
     """Which truth values are true at all positions, and what is read in whose place."""
 
-    def __init__(self, block: ir.BlockGraph, types: Types, around: tp.Outer) -> None:
+    def __init__(self, given: Typed[Any]) -> None:
         self.names: dict[str, str] = {}
-        self._block, self._types, self._around = block, types, around
+        block = self._block = given.block
+        self._types: Types = given.types
+        self._around: tp.Outer = given.around
         self._users: Mapping[str, list[ir.BlockNode]] = users(block.nodes)
         self._settled = {s.value for s in block.settled}
         self._spans: dict[str, Span] = {}
@@ -1748,9 +1743,7 @@ class _Certain:
 # -- What is read as 0 -----------------------------------------------------------------
 
 
-def with_hidden(
-    block: ir.BlockGraph, types: Types
-) -> tuple[ir.BlockGraph, Mapping[str, str]]:
+def with_hidden(given: Typed[Around]) -> Typed[Around]:
     """The block whose gathers read 0 themselves where all that is made of them is 0.
 
         g = gather x, at dim(w)
@@ -1758,9 +1751,11 @@ def with_hidden(
 
     So a product reads what was loaded, as it lies.  Also the truth values, by gathers.
     """
-    hiding: dict[str, ir.Apply] = {}
+    block, hiding = given.block, dict[str, ir.Apply]()
     if any(n.op.kind is Kind.GATHER for n in block.applies):
-        hiding = _hiding(block, types)
+        hiding = _hiding(block, given.types)
+    if not hiding:
+        return given
     under = {n.result: n.values[0] for n in hiding.values()}
     found: list[ir.BlockNode] = []
     for node in block.nodes:
@@ -1768,7 +1763,7 @@ def with_hidden(
             found.append(replace(node, result=hiding[node.result].result))
         elif not isinstance(node, ir.Apply) or node.result not in under:
             found.append(node)
-    return (replace(block, nodes=tuple(found)) if under else block), under
+    return Typed(replace(block, nodes=tuple(found)), given.around, under)
 
 
 def _hiding(block: ir.BlockGraph, types: Types) -> dict[str, ir.Apply]:

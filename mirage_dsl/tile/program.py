@@ -1702,8 +1702,9 @@ class Outside:
         dtypes = (self.tiles[o].dtype for o in operands)
         dtype = next((d for d in dtypes if d.is_integer), f32)
         shifted = step.inner is SUB and step.op is EXP
+        given = [self._held(o, step.tile.axes, held) for o in step.operands]
         for dim in step.tile.axes:
-            own = [self._held(o, dim, held) for o in step.operands]
+            own = [each.get(dim) for each in given]
             if shifted and own[1] is None and own[0] and own[0][0] == -math.inf:
                 # The shift, which is the same along this axis, is finite.
                 found[dim] = 0.0, own[0][1]
@@ -1719,12 +1720,13 @@ class Outside:
         return found
 
     def _held(
-        self, operand: ir.Operand, dim: Dim, held: Mapping[str, Fills]
-    ) -> tuple[float, Number] | None:
+        self, operand: ir.Operand, axes: Order, held: Mapping[str, Fills]
+    ) -> Fills:
+        """What an operand holds; a constant the same along all axes."""
         if isinstance(operand, str):
-            return held[operand].get(dim)
+            return held[operand]
         number = operand.known_at(self.extents)
-        return None if number is None else (number, True)
+        return {} if number is None else dict.fromkeys(axes, (number, True))
 
 
 def _held_masked(mask: Mask, before: Fills) -> Fills:
