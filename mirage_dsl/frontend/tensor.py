@@ -410,6 +410,14 @@ NO_RANDOM = (
     "kernels have no random numbers: draw them outside, and pass them as an argument"
 )
 
+OF_ALL_TRUE = ("is_all_true", "is_any_true")
+"""Functions by which PyTorch's distributions check their arguments."""
+
+NOT_ALL_TRUE = (
+    "whether values hold is not known while the function is traced: of a distribution "
+    "of torch.distributions, which asks for its arguments, pass validate_args=False"
+)
+
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "strides": ANY_STRIDES,
