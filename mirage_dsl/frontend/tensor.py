@@ -757,10 +757,19 @@ class Tensor(Attributes):
     __le__, __ge__ = operator("less_equal")
 
     def __eq__(self, other: object) -> Any:
+        if self._is_another_kind(other):
+            return NotImplemented
         return call("equal", self, other)
 
     def __ne__(self, other: object) -> Any:
+        if self._is_another_kind(other):
+            return NotImplemented
         return call("not_equal", self, other)
+
+    def _is_another_kind(self, other: object) -> bool:
+        """Whether PyTorch leaves a comparison to Python, to which both differ."""
+        plain = other is None or isinstance(other, str)
+        return plain and self.recorder.origin.library == "torch"
 
     __hash__ = object.__hash__
 
