@@ -1193,7 +1193,11 @@ def to_complex(pairs: Any) -> Any:
     """The complex tensor with these parts, in their memory if that is possible."""
     import torch
 
-    return torch.view_as_complex(pairs if pairs.stride(-1) == 1 else pairs.clone())
+    *others, last = pairs.stride()
+    fits = last == 1 and not any(n % 2 for n in (*others, pairs.storage_offset()))
+    return torch.view_as_complex(
+        pairs if fits else pairs.clone(memory_format=torch.contiguous_format)
+    )
 
 
 def to_numpy(value: Any) -> Any:

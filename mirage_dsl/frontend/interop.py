@@ -68,6 +68,8 @@ from mirage_dsl.frontend.tensor import (
     LIKENESS,
     NO_NUMBERS,
     NO_RANDOM,
+    NOT_ALL_TRUE,
+    OF_ALL_TRUE,
     OF_NO_NUMBERS,
     RANDOM,
     Tensor,
@@ -699,6 +701,14 @@ def _plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_WITH_ADVICE = (
+    (OF_NO_NUMBERS, NO_NUMBERS),
+    (RANDOM, NO_RANDOM),
+    (OF_ALL_TRUE, NOT_ALL_TRUE),
+)
+"""Functions that are refused, and what to do instead."""
+
+
 def _dispatch(
     table: Mapping[str, Function],
     library: str,
@@ -708,7 +718,7 @@ def _dispatch(
 ) -> Any:
     _refuse_constants(library, name, (args, kwargs))
     function = table.get(name)
-    for names, advice in ((OF_NO_NUMBERS, NO_NUMBERS), (RANDOM, NO_RANDOM)):
+    for names, advice in _WITH_ADVICE:
         if name in names:
             refuse(f"{library}.{name}", advice)
     if function is None:

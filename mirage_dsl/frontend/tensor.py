@@ -412,6 +412,14 @@ NO_RANDOM = (
     "kernels have no random numbers: draw them outside, and pass them as an argument"
 )
 
+OF_ALL_TRUE = ("is_all_true", "is_any_true")
+"""Functions by which PyTorch's distributions check their arguments."""
+
+NOT_ALL_TRUE = (
+    "whether values hold is not known while the function is traced: of a distribution "
+    "of torch.distributions, which asks for its arguments, pass validate_args=False"
+)
+
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "strides": ANY_STRIDES,
@@ -755,10 +763,19 @@ class Tensor(Attributes):
     __le__, __ge__ = operator("less_equal")
 
     def __eq__(self, other: object) -> Any:
+        if self._is_another_kind(other):
+            return NotImplemented
         return call("equal", self, other)
 
     def __ne__(self, other: object) -> Any:
+        if self._is_another_kind(other):
+            return NotImplemented
         return call("not_equal", self, other)
+
+    def _is_another_kind(self, other: object) -> bool:
+        """Whether PyTorch leaves a comparison to Python, to which both differ."""
+        plain = other is None or isinstance(other, str)
+        return plain and self.recorder.origin.library == "torch"
 
     __hash__ = object.__hash__
 

@@ -12,6 +12,8 @@ import torch
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import MirageError
+from mirage_dsl.core.settings import INTERPRET
+from mirage_dsl.frontend.arguments import to_complex
 from mirage_dsl.ir.graph import KernelGraph
 
 Function = Callable[..., Any]
@@ -71,6 +73,29 @@ def test_as_pytorch(name: str) -> None:
     function, tensors = CASES[name]
     found, expected = mirage.kernel(function)(*tensors), function(*tensors)
     torch.testing.assert_close(found, expected)
+
+
+LEFT_TO_LIBRARIES: dict[str, Function] = {
+    "a transform": torch.fft.rfft,
+    "of columns": lambda x: torch.fft.fft2(x)[:, 1:].T,
+    "parts": lambda x: torch.complex(x, 1 - x).conj(),
+    "angles": lambda x: torch.polar(x, x).T,
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_LIBRARIES)
+def test_library_kernels_may_leave_the_parts_apart(name: str) -> None:
+    function = LEFT_TO_LIBRARIES[name]
+    with INTERPRET.scope(value=True):
+        found = mirage.kernel(effort="none")(lambda x: function(x))(A)
+    torch.testing.assert_close(found, function(A))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_parts_that_do_not_lie_in_pairs_are_copied(place: int) -> None:
+    # The second row of three columns begins between two pairs.
+    pairs = normal(3, 3)[place:, :2]
+    torch.testing.assert_close(torch.view_as_real(to_complex(pairs)), pairs)
 
 
 def traced(function: Function) -> KernelGraph:

@@ -61,6 +61,16 @@ def test_numbers_of_library_operators_are_known() -> None:
     assert "a tensor as a Python number is not known" in message
 
 
+def test_what_distributions_check_is_to_be_left_out() -> None:
+    def likelihood(x: Any, **options: Any) -> Any:
+        return torch.distributions.Normal(x, x.exp(), **options).log_prob(x + 1)
+
+    assert "pass validate_args=False" in failure(likelihood, UnsupportedError)
+    x = torch.tensor([[0.5, -1.0], [2.0, 0.0]])
+    found = mirage.kernel(lambda x: likelihood(x, validate_args=False))(x)
+    torch.testing.assert_close(found, likelihood(x))
+
+
 def test_what_runs_the_compiler_of_pytorch_is_named() -> None:
     def either(x: Any) -> Any:
         return torch.cond(x.sum() > 0, torch.cos, torch.sin, (x,))

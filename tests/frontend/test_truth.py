@@ -259,3 +259,16 @@ def test_what_is_chosen_of_constants_has_their_dtype(name: str) -> None:
     found, expected = mirage.kernel(CHOSEN[name])(x), CHOSEN[name](x)
     assert found.dtype == expected.dtype
     torch.testing.assert_close(found, expected)
+
+
+def test_pytorchs_tensors_equal_no_text_and_not_nothing() -> None:
+    def chosen(x: Any, mask: Any = None) -> Any:
+        plain = x == None or mask == "causal"  # noqa: E711
+        return (x, 2 * x, 3 * x)[plain + 2 * (mask != None)]  # noqa: E711
+
+    x = torch.ones(2, 3)
+    for mask in (None, x):
+        found, expected = mirage.kernel(chosen)(x, mask), chosen(x, mask)
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(TraceError, match="found NoneType"):
+        mirage.kernel(chosen)(x.numpy())
