@@ -20,6 +20,7 @@ from mirage_dsl.ir.analysis.integers import (
     Limit,
     Turns,
     any_integers,
+    mixed,
     of_floats,
 )
 from mirage_dsl.ir.evaluate import as_format
@@ -84,15 +85,6 @@ class Order:
             return rank_a >= hashed("order", trials.keys, [b])
         difference = subtract(a, b, p)
         return power(difference, (p - 1) // 2, p) != p - 1
-
-
-def mixed(state: Hash) -> Hash:
-    """A bijection of 64-bit words without structure (SplitMix64's finaliser)."""
-    with np.errstate(over="ignore"):
-        state = state + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return state ^ (state >> np.uint64(31))
 
 
 def hashed(name: str, keys: IntArray, operands: Sequence[IntArray]) -> Hash:
@@ -373,7 +365,8 @@ class ResidueAlgebra:
     ) -> Residue:
         """Independent random numbers of a format of integers, or truth values."""
         whole = (self.trials.count, *shape)
-        drawn = any_integers(self.rng, dtype, whole, limit, turns)
+        bias = self.trials.bias(len(shape))
+        drawn = any_integers(self.rng, dtype, whole, limit, turns, bias)
         return self.whole(drawn)
 
     def _number(self, number: Number, primes: IntArray) -> IntArray:
@@ -924,8 +917,10 @@ class ResidueDomain:
         if value.number is not None:
             exact = np.full(value.top.shape, value.number).astype(dtype.long_name)
             return self.algebra.whole(exact)
-        exact = of_floats(dtype, value.top, self.algebra.turns)
-        return replace(self.algebra.whole(exact), flags=value.flags)
+        algebra = self.algebra
+        bias = algebra.trials.bias(value.rank)
+        exact = of_floats(dtype, value.top, algebra.turns, bias)
+        return replace(algebra.whole(exact), flags=value.flags)
 
     def gather(
         self,

@@ -159,7 +159,7 @@ class Thinning:
 
     def at_turns(self, turns: AllTurns) -> Thinning:
         """The thinning that also keeps what indices are drawn beside turns."""
-        beside = [r[len(r) // 2] for some in turns.inputs for r in some if r]
+        beside = [(r.start + r.stop) // 2 for some in turns.inputs for r in some if r]
         return self._also_at(set(beside[:_MOST_PLACES]))
 
     def _also_at(self, places: set[int]) -> Thinning:
@@ -678,7 +678,10 @@ _WAYS = (
 """Best first."""
 _WAY_OF_INTEGERS = _Way(3, 64, 1 << 5, 8, _LITTLE_WORK)
 """Beside one of these that leaves no time for draws of many integers."""
-_ATTEMPTS = 4
+_ATTEMPTS = 6
+_SAME_DRAWS = 3
+"""In a row in which the same elements have no value, until these count as never having
+any: of a few elements, what data leave out is left out twice by chance."""
 _BESIDE = (16, 4, 2)
 """Points beside turns that a candidate alone has, as many as there is time for."""
 _MOST_DRAWS = 96
@@ -888,10 +891,12 @@ def _compared(
     needed = _draws(candidate, sampling)
     done, missing = 0.0, [np.ones((), np.bool_)] * len(candidate.axes)
     empty: list[list[int]] = [[] for _ in missing]
+    same = 1
     for attempt in range(_MOST_DRAWS if needed > 1 else _ATTEMPTS):
         ours = outputs(attempt)
         before, empty = empty, [np.flatnonzero(valueless(v)).tolist() for v in ours]
-        if invalid_trials(ours).any() or (any(empty) and empty != before):
+        same = same + 1 if empty == before else 1
+        if invalid_trials(ours).any() or (any(empty) and same < _SAME_DRAWS):
             # One draw does not tell what never has a value from what had none there.
             continue
         theirs = candidate.outputs(sampling, CANDIDATE, attempt, drawing)
@@ -1209,7 +1214,8 @@ class _Side:
             # Of the highest field, whose numbers are the most.
             words = fields.drawn(keys[-1], self._places(item), trials.primes[-1][0])
             dtype, limit = item.type.dtype, drawing.limit
-            exact = of_words(dtype, words, limit, turns, drawing.trues)
+            bias = trials.bias(len(names))
+            exact = of_words(dtype, words, limit, turns, drawing.trues, bias)
             if drawing.left is not None:
                 exact = _left(exact, drawing.left, drawing.extent)
             algebra = ResidueAlgebra(trials, Order(), np.random.default_rng(0))
