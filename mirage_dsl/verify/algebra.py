@@ -20,11 +20,13 @@ from mirage_dsl.ir.analysis.integers import (
     Limit,
     Turns,
     any_integers,
+    mixed,
     of_floats,
 )
 from mirage_dsl.ir.evaluate import as_format
 from mirage_dsl.ops.definition import Axes, Numbers, Operator, Truth
 from mirage_dsl.ops.makers import gathered, known_values
+from mirage_dsl.ops.table import OPERATORS
 from mirage_dsl.verify import fields
 from mirage_dsl.verify.constants import Number, read_number
 from mirage_dsl.verify.fields import IntArray, Trials, power, subtract
@@ -80,19 +82,9 @@ class Order:
     ) -> NDArray[np.bool_]:
         """Where `a` is the maximum of `a` and `b`."""
         if self.model is OrderModel.RANK:
-            rank_a = hashed("order", trials.keys, [a])
-            return rank_a >= hashed("order", trials.keys, [b])
+            return _ranked(a, trials) >= _ranked(b, trials)
         difference = subtract(a, b, p)
         return power(difference, (p - 1) // 2, p) != p - 1
-
-
-def mixed(state: Hash) -> Hash:
-    """A bijection of 64-bit words without structure (SplitMix64's finaliser)."""
-    with np.errstate(over="ignore"):
-        state = state + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return state ^ (state >> np.uint64(31))
 
 
 def hashed(name: str, keys: IntArray, operands: Sequence[IntArray]) -> Hash:
@@ -103,6 +95,21 @@ def hashed(name: str, keys: IntArray, operands: Sequence[IntArray]) -> Hash:
     for operand in operands:
         state = mixed(state ^ operand.astype(np.uint64))
     return state
+
+
+def _ranked(values: IntArray, trials: Trials) -> Hash:
+    """Where values stand in a random total order, in which 1 is above 0.
+
+    Truth values are compared as they are: a maximum of theirs holds where either does.
+    """
+    ranks = hashed("order", trials.keys, [values])
+    if (values > 1).all():
+        return ranks
+    along = (-1,) + (1,) * (values.ndim - 1)
+    of_both = [np.full(trials.keys.shape, n, np.int64) for n in (0, 1)]
+    ends = np.sort([hashed("order", trials.keys, [n]) for n in of_both], axis=0)
+    zero, one = (end.reshape(along) for end in ends)
+    return np.where(values == 0, zero, np.where(values == 1, one, ranks))
 
 
 def _digest(elements: IntArray) -> Hash:
@@ -312,7 +319,7 @@ class ResidueAlgebra:
         """The primes of a field, to broadcast with values of rank `rank`."""
         return self._spread(self.trials.primes[field], rank)
 
-    def _spread(self, per_trial: IntArray, rank: int) -> IntArray:
+    def _spread(self, per_trial: NDArray[Any], rank: int) -> NDArray[Any]:
         return per_trial.reshape((-1,) + (1,) * rank)
 
     def _zip(self, function: fields.Ternary, a: Residue, b: Residue) -> Parts:
@@ -373,7 +380,8 @@ class ResidueAlgebra:
     ) -> Residue:
         """Independent random numbers of a format of integers, or truth values."""
         whole = (self.trials.count, *shape)
-        drawn = any_integers(self.rng, dtype, whole, limit, turns)
+        bias = self.trials.bias(len(shape))
+        drawn = any_integers(self.rng, dtype, whole, limit, turns, bias)
         return self.whole(drawn)
 
     def _number(self, number: Number, primes: IntArray) -> IntArray:
@@ -722,11 +730,18 @@ class ResidueAlgebra:
         return np.broadcast_to(spread, shape)
 
     def indicator(self, name: str, *operands: Residue) -> Residue:
-        """A random function of the top components with values 0 and 1."""
+        """A comparison: a random function of the top components with values 0 and 1.
+
+        In every other trial it is that of a random order, so that `x == max(x)` holds
+        where the largest is, and there alone.
+        """
         self.choices += 1
         operands = align(*operands)
         state = self._hash(name, operands)
         bits = (state >> np.uint64(17) & np.uint64(1)).astype(np.int64)
+        ranks = [_ranked(v.top, self.trials) for v in operands]
+        ordered = self._spread(self.trials.keys // fields.KINDS % 2 == 1, bits.ndim - 1)
+        bits = np.where(ordered, OPERATORS[name].numpy(*ranks), bits).astype(np.int64)
         flags = self._oracle_flags(operands, state.shape)
         return Residue((bits,) * self.trials.fields, flags)
 
@@ -924,8 +939,10 @@ class ResidueDomain:
         if value.number is not None:
             exact = np.full(value.top.shape, value.number).astype(dtype.long_name)
             return self.algebra.whole(exact)
-        exact = of_floats(dtype, value.top, self.algebra.turns)
-        return replace(self.algebra.whole(exact), flags=value.flags)
+        algebra = self.algebra
+        bias = algebra.trials.bias(value.rank)
+        exact = of_floats(dtype, value.top, algebra.turns, bias)
+        return replace(algebra.whole(exact), flags=value.flags)
 
     def gather(
         self,

@@ -17,6 +17,7 @@ from mirage_dsl.core.compiled import compiling, entry, once
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.ir import graph as ir
+from mirage_dsl.ir.analysis.integers import Bias
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ops.definition import Axes
 from mirage_dsl.ops.table import ROWSHIFT
@@ -335,6 +336,18 @@ class Trials:
         """Number of trials."""
         return self.primes.shape[1]
 
+    def bias(self, rank: int) -> Bias:
+        """How integers are drawn, of so many axes beside that of the trials."""
+        kinds = (self.keys % KINDS).reshape((-1,) + (1,) * rank)
+        return Bias(turned=_TURNED[kinds], far=_FAR[kinds], sign=_SIGN[kinds])
+
+
+_TURNED = np.array([0, 1, 0, 1, 0, 0], np.bool_)
+_FAR = np.array([0, 0, 1, 0, 0, 1], np.bool_)
+_SIGN = np.array([0, 0, 1, 0, -1, -1], np.int64)
+KINDS = len(_SIGN)
+"""Of trials: integers are drawn otherwise in each."""
+
 
 def draw_trials(chain: tuple[int, ...], count: int, rng: np.random.Generator) -> Trials:
     """`count` trials over one chain."""
@@ -344,7 +357,8 @@ def draw_trials(chain: tuple[int, ...], count: int, rng: np.random.Generator) ->
     omegas = power(bases, np.full_like(primes, 2), primes)
     omegas[0] = 1
     units = rng.integers(2, primes - 1)
-    keys = rng.integers(0, 2**62, count)
+    kinds = (np.arange(count) + rng.integers(KINDS)) % KINDS
+    keys = KINDS * rng.integers(0, 2**60, count) + kinds
     return Trials(primes, omegas, units, keys)
 
 

@@ -159,7 +159,7 @@ class Thinning:
 
     def at_turns(self, turns: AllTurns) -> Thinning:
         """The thinning that also keeps what indices are drawn beside turns."""
-        beside = [r[len(r) // 2] for some in turns.inputs for r in some if r]
+        beside = [(r.start + r.stop) // 2 for some in turns.inputs for r in some if r]
         return self._also_at(set(beside[:_MOST_PLACES]))
 
     def _also_at(self, places: set[int]) -> Thinning:
@@ -678,7 +678,11 @@ _WAYS = (
 """Best first."""
 _WAY_OF_INTEGERS = _Way(3, 64, 1 << 5, 8, _LITTLE_WORK)
 """Beside one of these that leaves no time for draws of many integers."""
-_ATTEMPTS = 4
+_ATTEMPTS = 6
+_DRAWS_OF_CHOICES = 8
+_SAME_DRAWS = 3
+"""In a row in which the same elements have no value, until these count as never having
+any: of a few elements, what data leave out is left out twice by chance."""
 _BESIDE = (16, 4, 2)
 """Points beside turns that a candidate alone has, as many as there is time for."""
 _MOST_DRAWS = 96
@@ -712,6 +716,19 @@ class Sampling:
     turns: AllTurns = field(default_factory=AllTurns)
     ordered: bool = False
 
+    @property
+    def of_fresh(self) -> Sampling:
+        """That of a program whose sites are fresh, beside itself as it stands."""
+        still = self.reading.still[PROGRAM]
+        reading = replace(self.reading.of_program, still=(still, still))
+        return replace(self, reading=reading)
+
+    @property
+    def without_fresh(self) -> Sampling:
+        """The same, with every choice made as it stands."""
+        nothing = frozenset[int]()
+        return replace(self, reading=replace(self.reading, fresh=(nothing, nothing)))
+
 
 def compare_samples(
     candidate: ir.KernelGraph, program: ir.KernelGraph, sampling: Sampling
@@ -722,6 +739,28 @@ def compare_samples(
     ordered = any(map(orders_floats, (program, candidate)))
     turns = turns_of(program, candidate)
     sampling = replace(sampling, turns=turns, ordered=ordered)
+    if not _fresh_holds(program, sampling.of_fresh):
+        # At small sizes no output depended on what is fresh, and here one does.
+        sampling = sampling.without_fresh
+    return _compared_best(candidate, program, sampling)
+
+
+@lru_cache(maxsize=8)
+def _fresh_holds(program: ir.KernelGraph, sampling: Sampling) -> bool:
+    """Whether a program computes the same where its fresh sites are as they stand.
+
+    Args:
+        program: Extents have to be known.
+        sampling: That of its fresh sites beside none.
+    """
+    fresh = any(sampling.reading.fresh)
+    return not fresh or not _compared_best(program, program, sampling).difference
+
+
+def _compared_best(
+    candidate: ir.KernelGraph, program: ir.KernelGraph, sampling: Sampling
+) -> Sampled:
+    """What a comparison comes to, by the best way that there is time for."""
     compared = any(sampling.turns.inputs)
     for way in _WAYS:
         if way.points and not program.indices and not compared:
@@ -888,10 +927,12 @@ def _compared(
     needed = _draws(candidate, sampling)
     done, missing = 0.0, [np.ones((), np.bool_)] * len(candidate.axes)
     empty: list[list[int]] = [[] for _ in missing]
+    same = 1
     for attempt in range(_MOST_DRAWS if needed > 1 else _ATTEMPTS):
         ours = outputs(attempt)
         before, empty = empty, [np.flatnonzero(valueless(v)).tolist() for v in ours]
-        if invalid_trials(ours).any() or (any(empty) and empty != before):
+        same = same + 1 if empty == before else 1
+        if invalid_trials(ours).any() or (any(empty) and same < _SAME_DRAWS):
             # One draw does not tell what never has a value from what had none there.
             continue
         theirs = candidate.outputs(sampling, CANDIDATE, attempt, drawing)
@@ -944,10 +985,16 @@ def _where_rare(
 
 
 def _draws(side: _Side, sampling: Sampling) -> int:
-    """How many draws it takes for integers to lie beside each of their turns."""
+    """How many draws it takes for integers to lie beside each of their turns.
+
+    And for choices to come out either way: a number that is cut off at both ends is one
+    of these in a draw whose order has them the other way round.
+    """
     regions, most = side.demands.regions, 1
     if len(sampling.chain) * side.demands.work > _LITTLE_WORK:
         return most
+    if sampling.ordered and not all(sampling.reading.fresh):
+        most = _DRAWS_OF_CHOICES
     for item, turns in zip(side.graph.inputs, sampling.turns.inputs, strict=True):
         if turns and item.name in regions:
             drawn = math.prod(len(i) for i in regions[item.name].values())
@@ -1209,7 +1256,8 @@ class _Side:
             # Of the highest field, whose numbers are the most.
             words = fields.drawn(keys[-1], self._places(item), trials.primes[-1][0])
             dtype, limit = item.type.dtype, drawing.limit
-            exact = of_words(dtype, words, limit, turns, drawing.trues)
+            bias = trials.bias(len(names))
+            exact = of_words(dtype, words, limit, turns, drawing.trues, bias)
             if drawing.left is not None:
                 exact = _left(exact, drawing.left, drawing.extent)
             algebra = ResidueAlgebra(trials, Order(), np.random.default_rng(0))

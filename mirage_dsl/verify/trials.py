@@ -16,12 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.work import look
-from mirage_dsl.ir.analysis.integers import AllTurns, Limit, Turns, index_limits
+from mirage_dsl.ir.analysis.integers import (
+    AllTurns,
+    Limit,
+    Turns,
+    index_limits,
+    rare_numbers,
+)
 from mirage_dsl.ir.evaluate import BlockEvaluator, evaluate, evaluate_block
 from mirage_dsl.ir.graph import Input, KernelGraph
 from mirage_dsl.verify.algebra import (
@@ -35,7 +42,7 @@ from mirage_dsl.verify.algebra import (
     ResidueAlgebra,
     ResidueDomain,
 )
-from mirage_dsl.verify.fields import Trials, draw_trials
+from mirage_dsl.verify.fields import KINDS, Trials, draw_trials
 from mirage_dsl.verify.sizes import Shrunk, input_shape
 
 # -- Trials ----------------------------------------------------------------------------
@@ -48,6 +55,8 @@ _ELEMENTS_OF_CHOICES = 84
 _ELEMENTS_OF_TURNS = 32
 """For each number that is drawn since something turns there, up to so many numbers."""
 _MOST_TURNS = 16
+_INTEGERS_OF_ANY_SIZE = 128
+"""Of an input, at least, in each field: some are the least of their format."""
 
 PROGRAM, CANDIDATE = 0, 1
 
@@ -172,7 +181,7 @@ class Field:
 
 def elements_of(*turns: Turns) -> int:
     """How many have to be drawn for each number beside a turn to be among them."""
-    numbers = sum(min(len(r), 3) for some in turns for r in some)
+    numbers = sum(map(rare_numbers, turns))
     return _ELEMENTS_OF_TURNS * min(numbers, _MOST_TURNS)
 
 
@@ -283,7 +292,30 @@ def _enough(where: Field, elements: int, choices: bool) -> int:
     rare = elements_of(*where.turns.inputs, where.turns.made)
     if choices:
         rare = max(rare, _ELEMENTS_OF_CHOICES, _TRIALS_OF_CHOICES * elements)
-    return -(-rare // elements)
+    return max(-(-rare // elements), _enough_of_integers(where))
+
+
+def _enough_of_integers(where: Field) -> int:
+    """How many trials it takes for each input of integers to have rare numbers."""
+    program, candidate = where.shrunk.program, where.shrunk.candidate
+    turns = where.turns.inputs or ((),) * len(program.inputs)
+    limits = index_limits(program)
+    needed = KINDS * any(map(_makes_integers, (program, candidate)))
+    for item, beside in zip(program.inputs, turns, strict=True):
+        if item.type.dtype.is_integer:
+            rare = elements_of(beside)
+            if item.name not in limits:
+                rare = max(rare, _INTEGERS_OF_ANY_SIZE)
+            drawn = prod(input_shape(program, item))
+            needed = max(needed, KINDS, -(-rare // drawn))
+    return needed
+
+
+def _makes_integers(graph: KernelGraph) -> bool:
+    """Whether a graph makes integers of what may be floats."""
+    levels = (graph, *graph.blocks)
+    made = (n.op.gives for level in levels for n in level.applies)
+    return any(dtype is not None and dtype.is_integer for dtype in made)
 
 
 @lru_cache(maxsize=8)

@@ -276,14 +276,15 @@ FOUND: dict[str, tuple[Any, str, str]] = {
 
 @pytest.mark.parametrize("name", FOUND)
 def test_positions_that_data_choose_keep_their_numbers(name: str) -> None:
-    """No draw has the largest element at a place, so another number is undecided."""
+    """Hardly any draw has the largest element at a place; another is undecided then."""
     function, number, other = FOUND[name]
     program = mirage.kernel(function).trace(mirage.spec((8, 1000), "float32"))
     text = to_text(program)
     assert text.count(number) == 1
     wrong = mirage.verify(text.replace(number, other), program)
     assert not wrong.ok
-    assert "positions that data choose" in wrong.reason
+    seen = wrong.sampled is not None and wrong.sampled.difference is not None
+    assert seen or "positions that data choose" in wrong.reason
     found = search(program, H100, k=1)
     assert found.best.certificate is not None
     assert found.best.certificate.ok

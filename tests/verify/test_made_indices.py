@@ -221,6 +221,16 @@ def test_the_place_of_the_largest_is_an_index(width: int) -> None:
         assert not mirage.verify(other, program, seed=seed).equivalent
 
 
+def test_what_hangs_on_the_largest_at_the_true_extents_alone() -> None:
+    """At sizes of up to four it is part 0 that has the largest, whichever that is."""
+    x = mirage.spec((16, 32))
+    program = mirage.kernel(lambda x: x.argmax(1) // 4).bind(x).program
+    other = mirage.kernel(lambda x: x.argmin(1) // 4).bind(x).program
+    for seed in range(20):
+        assert mirage.verify(program, program, seed=seed, stability=False).equivalent
+        assert not mirage.verify(other, program, seed=seed, stability=False).equivalent
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_searched(name: str) -> None:

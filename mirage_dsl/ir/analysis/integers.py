@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, scalar
+from mirage_dsl.core.types import DType, Scalar, TensorType, boolean, i32, i64, scalar
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.ranges import (
     Whole,
@@ -291,8 +291,11 @@ def turns_of(program: ir.KernelGraph, candidate: ir.KernelGraph) -> AllTurns:
 
 
 def _all_inside(turns: set[range], limit: Limit | None) -> Turns:
-    """What of numbers is within a limit, if there is any."""
-    inside = turns if limit is None else _cut(turns, limit.start, limit.stop - 1)
+    """What of numbers is within a limit, if there is any, and in a format at all."""
+    least, most = (
+        (limit.start, limit.stop - 1) if limit else (int(i64.min), int(i64.max))
+    )
+    inside = _cut(turns, least, most)
     return tuple(sorted(inside, key=_ends))
 
 
@@ -1277,6 +1280,44 @@ SMALL = 4
 _STEPS = 64.0
 _SMALL_BITS = 10
 """Of small ones among numbers of any size, at most."""
+_WORD = 64
+"""Bits of a random number."""
+_LONG = 64
+"""Ranges of more numbers turn between their ends too, where chance does not come."""
+_PARTS = 6
+"""Of such a range, at the ends of which it turns: what a quotient of it is within is
+three numbers, or two."""
+_MOST_LONG = 1 << 62
+
+
+@dataclass(frozen=True)
+class Bias:
+    """Which way numbers are drawn; arrays broadcast with the random ones.
+
+    Limits of indices come before it.
+
+    Attributes:
+        turned: Where most are beside turns, so that several inputs are at once.
+        far: Where none of the others are small.
+        sign: 1 and -1 where all numbers are at least 0, or below it, if their format
+            has such; 0 where they are any.  Chance hardly ever brings whole rows there.
+    """
+
+    turned: NDArray[np.bool_] | bool = False
+    far: NDArray[np.bool_] | bool = False
+    sign: NDArray[np.int64] | int = 0
+
+
+UNBIASED = Bias()
+
+
+def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A bijection of 64-bit words without structure (SplitMix64's finaliser)."""
+    with np.errstate(over="ignore"):
+        words = words + np.uint64(0x9E3779B97F4A7C15)
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return words ^ (words >> np.uint64(31))
 
 
 def any_integers(
@@ -1285,14 +1326,16 @@ def any_integers(
     shape: tuple[int, ...],
     limit: Limit | None = None,
     turns: Turns = (),
+    bias: Bias = UNBIASED,
 ) -> NDArray[Any]:
     """Random numbers of a format of integers, or truth values; within limits, if any.
 
     Half of them are small, so that comparisons meet equal ones and products do not wrap
     around; of the others half are beside turns, if there are any, and the rest of any
-    size.
+    size, some as large or as small as the format allows.
     """
-    return of_words(dtype, rng.integers(0, 2**62, shape), limit, turns)
+    words = rng.integers(0, 2**62, shape)
+    return of_words(dtype, words, limit, turns, bias=bias)
 
 
 Trues = tuple[int, int]
@@ -1306,6 +1349,7 @@ def of_words(
     limit: Limit | None,
     turns: Turns,
     trues: Trues = HALF,
+    bias: Bias = UNBIASED,
 ) -> NDArray[Any]:
     """A number of a format for each random number from 0 on.
 
@@ -1313,13 +1357,36 @@ def of_words(
     Of truth values so many are true of so many.
     """
     if limit is not None:
-        return beside(_indices(dtype, words, limit), words, turns)
+        return beside(_indices(dtype, words, limit), words, turns, bias)
     if dtype == boolean:
         return words % trues[1] >= trues[1] - trues[0]
     least = max(int(dtype.min), -SMALL)
     small = words // 2 % (SMALL - least) + least
-    any_size = np.where(words % 2 == 0, small, words // 2).astype(dtype.long_name)
-    return beside(any_size, words, turns)
+    is_small = (words % 2 == 0) & np.logical_not(bias.far)
+    found = np.where(is_small, small.astype(dtype.long_name), _large(dtype, words))
+    return _signed(dtype, beside(found, words, turns, bias), bias)
+
+
+def _signed(dtype: DType, values: NDArray[Any], bias: Bias) -> NDArray[Any]:
+    """Numbers of the signs that they are to have."""
+    if dtype.min == 0:
+        return values
+    other = np.where(values < 0, -1, 1) * bias.sign < 0
+    return np.where(other, ~values, values)
+
+
+def _large(dtype: DType, words: NDArray[np.int64]) -> NDArray[Any]:
+    """Numbers of a format: half of any size, a quarter of any length, and its ends."""
+    bits = 8 * dtype.itemsize
+    state = mixed(words.astype(np.uint64))
+    kind = state % np.uint64(8)
+    of_any_length = (kind == 2) | (kind == 3)
+    shorter = np.where(of_any_length, state // np.uint64(8) % np.uint64(bits), 0)
+    found = mixed(state) >> (shorter + np.uint64(_WORD - bits)).astype(np.uint64)
+    negative = of_any_length & (state >> np.uint64(_WORD - 1) == 1)
+    found = np.where(negative, ~found, found).astype(dtype.long_name)
+    ends = np.where(kind == 0, int(dtype.min), int(dtype.max))
+    return np.where(kind < 2, ends.astype(dtype.long_name), found)
 
 
 def fitted(
@@ -1344,16 +1411,50 @@ def fitted(
 
 
 def beside(
-    values: NDArray[Any], words: NDArray[np.int64], turns: Turns
+    values: NDArray[Any],
+    words: NDArray[np.int64],
+    turns: Turns,
+    bias: Bias = UNBIASED,
 ) -> NDArray[Any]:
-    """Values for random numbers, a quarter of them beside turns, each as often."""
+    """Values for random numbers, of which some are beside turns, each turn as often.
+
+    That is a quarter of them, or three quarters.
+    """
     if not turns:
         return values
+    state = mixed(words.astype(np.uint64))
+    which = (state % np.uint64(len(turns))).astype(np.int64)
+    # Another one, so that what is picked does not hang on which turn it is.
+    further = (mixed(state) >> np.uint64(1)).astype(np.int64)
     starts = np.array([r.start for r in turns], np.int64)
-    counts = np.array([len(r) for r in turns], np.int64)
-    which, further = words // 4 % len(turns), words // 4 // len(turns)
+    counts = np.array([min(_count(r), _MOST_LONG) for r in turns], np.int64)
     close = starts[which] + further % counts[which]
-    return np.where(words % 4 == 1, close.astype(values.dtype), values)
+    if counts.max() > _LONG:
+        ends = np.array([_ends_of_parts(r) for r in turns], np.int64)
+        at_ends = (counts[which] > _LONG) & (further // ends.shape[1] % 2 == 0)
+        close = np.where(at_ends, ends[which, further % ends.shape[1]], close)
+    taken = np.where(bias.turned, words % 8 < 6, words % 4 == 1)
+    return np.where(taken, close.astype(values.dtype), values)
+
+
+def rare_numbers(turns: Turns) -> int:
+    """How many numbers beside turns have to be drawn for each turn to be seen."""
+    counts = map(_count, turns)
+    return sum(2 * (_PARTS + 1) if n > _LONG else min(n, 3) for n in counts)
+
+
+def _count(numbers: range) -> int:
+    """How many numbers there are, which may be more than `len` counts."""
+    return max(numbers.stop - numbers.start, 0)
+
+
+def _ends_of_parts(numbers: range) -> list[int]:
+    """The numbers on either side of where parts of a long range begin or end."""
+    start, count = numbers.start, _count(numbers)
+    ends = [start + count * part // _PARTS for part in range(_PARTS + 1)]
+    return [
+        min(max(e, start), numbers.stop - 1) for end in ends for e in (end - 1, end)
+    ]
 
 
 def _indices(dtype: DType, words: Array, limit: Limit) -> Array:
@@ -1385,9 +1486,21 @@ def _small(words: Array) -> Array:
     return np.where(words % 2 == 0, sizes, -sizes)
 
 
-def of_floats(dtype: DType, words: NDArray[np.int64], turns: AllTurns) -> NDArray[Any]:
-    """An integer for each random number, where floats become integers."""
+def of_floats(
+    dtype: DType,
+    words: NDArray[np.int64],
+    turns: AllTurns,
+    bias: Bias = UNBIASED,
+) -> NDArray[Any]:
+    """An integer for each random number, where floats become integers.
+
+    Floats of one value are one number, whichever format it is cut to.  0 and 1 are
+    themselves, as truth values are.
+    """
     small = np.where(words % 4 == 0, words // 4 % (2 * SMALL), _small(words // 4))
+    small = np.where(bias.far, _large(i32, words), small)
     within = turns.made_within
     drawn = small if within is None else _indices(dtype, words, within)
-    return beside(drawn.astype(dtype.long_name), words, turns.made)
+    found = beside(drawn.astype(dtype.long_name), words, turns.made, bias)
+    found = found if within is not None else _signed(dtype, found, bias)
+    return np.where(words < 2, words.astype(found.dtype), found)
