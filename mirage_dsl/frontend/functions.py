@@ -1425,12 +1425,18 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 @public
 def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
-    """Tensors joined along an axis."""
+    """Tensors joined along an axis.
+
+    Of PyTorch's tensors, empty ones of one axis beside others add nothing.
+    """
     given = list(tensors)
     if not given:
         raise ShapeError.here("concat of no tensors")
     recorder = recorder_of("concat", tuple(given))
-    handles = [as_operand(t) for t in given]
+    pairs = [(t, as_operand(t)) for t in given]
+    handles = [handle for _, handle in pairs]
+    if recorder.origin.library == "torch":
+        handles = [h for h in handles if not _is_nothing(h)] or handles
     rank = len(handles[0].axes) if isinstance(handles[0], Handle) else 0
     at = normal_axis(axis, rank, "concat")
     parts: list[Handle] = []
@@ -1443,15 +1449,22 @@ def concat(tensors: Sequence[Any], axis: Any = 0) -> Any:
                 f"concat along axis {at} of {found}: all other extents must be equal"
             )
         parts.append(handle)
-    # What is empty adds nothing, unless all are.
-    some = [i for i, part in enumerate(parts) if part.shape[at] != 0] or [0]
-    if not some[1:]:
-        return given[some[0]].clone()
-    parts = [parts[i] for i in some]
-    if any(not p.value.dtype.is_float for p in parts):
-        dtype = joined_format(parts, recorder.origin)
-        parts = [recorder.cast(p, dtype) for p in parts]
+    formats = [h for _, h in pairs if isinstance(h, Handle)]
+    dtype = joined_format(formats, recorder.origin)
+    # What is empty adds nothing but its format, unless all are.
+    parts = [part for part in parts if part.shape[at] != 0] or parts[:1]
+    if not parts[1:]:
+        alone = next(t for t, h in pairs if h is parts[0])
+        return astype(alone, dtype).clone()
+    floats = all(part.value.dtype.is_float for part in parts)
+    if not floats or joined_format(parts, recorder.origin) != dtype:
+        parts = [recorder.cast(part, dtype) for part in parts]
     return Tensor.made(recorder, recorder.concat(parts, at), given)
+
+
+def _is_nothing(operand: Operand) -> bool:
+    """Whether it is empty, and has one axis."""
+    return isinstance(operand, Handle) and operand.shape == (0,)
 
 
 def _joinable(first: Operand, other: Handle, axis: int) -> bool:

@@ -255,11 +255,6 @@ def test_what_is_refused_says_where(name: str) -> None:
     assert error.value.location is not None
 
 
-def test_an_index_outside_is_an_error() -> None:
-    with pytest.raises((IndexError, RuntimeError)):
-        mirage.kernel(CASES["rows"][0])(X, PLACES + 8, ROWS)
-
-
 WRONG: dict[str, Function] = {
     "the next row": lambda x, i, v: x.index_add(0, (i + 1) % 12, v),
     "other slices": lambda x, i, v: x.index_add(0, i, v.flip(0)),

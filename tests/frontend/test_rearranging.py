@@ -62,6 +62,7 @@ TORCH: dict[str, Callable[[Any], Any]] = {
     "hstack": lambda x: torch.hstack([x, x[:, :1]]),
     "vstack": lambda x: torch.vstack([x[0, 0], x[1, 2]]),
     "column_stack": lambda x: torch.column_stack([x[0, 0], x[1].T]),
+    "nothing ahead": lambda x: torch.cat([torch.empty(0), x, torch.zeros(0)], -1),
     "nothing of an axis": lambda x: torch.cat([x[..., :0], x, x[:, :, 9:]], -1),
     "nothing, counted": lambda x: x * x[:, 3:].shape[1] + x[5:].numel() + 1,
     "rank 6": lambda x: x.view(2, 1, 3, 2, 3, 1).transpose(0, 4).softmax(2),
@@ -92,6 +93,19 @@ def same(function: Callable[[Any], Any]) -> None:
     pairs = zip(found, expected, strict=True) if several else [(found, expected)]
     for a, b in pairs:
         torch.testing.assert_close(a, b.float())
+
+
+def test_what_is_empty_has_a_format() -> None:
+    def joined(x: Any) -> Any:
+        return (
+            torch.cat([torch.empty(0, dtype=torch.float64), x]),
+            torch.cat([x[:0].double(), x, x[:0]]),
+            torch.cat([torch.empty(0), x.half(), x.half()]),
+            torch.cat([x[:0], (x * 4).int()]),
+        )
+
+    found = mirage.kernel(joined)(X)
+    torch.testing.assert_close(found, joined(X))
 
 
 @pytest.mark.parametrize("name", TORCH)
