@@ -1111,9 +1111,12 @@ def _is_inside(index: Array, first: int, end: int) -> bool:
 
 
 def _outside(op: Operator, index: Array, first: int, end: int) -> ShapeError:
+    low, high = int(index.min()), int(index.max())
+    # What a function that counts from the front alone makes of those below 0.
+    below = f" ({end} may stand for one below 0)" if high == end else ""
     return ShapeError(
-        f"{op.name}: indices from {int(index.min())} to {int(index.max())} of a dim of "
-        f"extent {end}; expected {first} to {end - 1}"
+        f"{op.name}: indices from {low} to {high} of a dim of extent {end}; expected "
+        f"{first} to {end - 1}{below}"
     )
 
 
