@@ -29,6 +29,8 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import product
+from math import prod
 from operator import eq, ge, gt, le, lt, ne
 from types import FrameType
 from typing import Any, NoReturn, cast
@@ -697,9 +699,14 @@ def _in_place(name: str) -> Any:
     def changing(self: Selected, other: Any) -> Selected:
         from mirage_dsl.frontend.inplace import augmented
 
-        found = by_rows(name, (self, other), {})
-        if found.whole.handle.shape != self.whole.handle.shape:
+        shape = by_rows(name, (self, other), {}).whole.handle.shape
+        places = self.mask.ndim
+        if shape[places:] != self.whole.handle.shape[places:]:
             self.refuse()
+        if shape != self.whole.handle.shape:
+            # What was the same along an axis of the places is not any more.
+            lengths = [-1 if n is None else n for n in shape]
+            self.whole = f.expand(self.whole, *lengths).clone()
         augmented(name, self.whole, self.same(other))
         return self
 
@@ -1056,11 +1063,57 @@ def assign_rows(x: Tensor, index: Any, value: Any) -> bool:
         return False
     axes = [part.axis if isinstance(part, Selected) else None for part in parts]
     rows = rows_of(x, index)
-    # Of some coordinates alone, several places may be one row.
-    if axes != list(range(first.mask.ndim)) or rows is None:
+    if axes == list(range(first.mask.ndim)) and rows is not None:
+        Selected.of(x, first.mask).assign_to(x, value)
+    elif len(parts) == 1 and first.axis is not None:
+        _assign_last(x, first, value)
+    else:
         first.refuse()
-    Selected.of(x, first.mask).assign_to(x, value)
     return True
+
+
+def _assign_last(x: Tensor, places: Selected, value: Any) -> None:
+    """Do `x[rows] = value` with one coordinate of places, of which a row may have many.
+
+    The last of them counts, as on a CPU; PyTorch leaves it open on a GPU.
+
+    Raises:
+        UnsupportedError: The value is of other places, or a row has too many.
+        ShapeError: The tensor has another number of rows.
+    """
+    # Imported when it is needed: it is made of selected elements.
+    from mirage_dsl.frontend.inplace import write
+
+    own, mask, rank = places.axis, places.mask, x.ndim - 1
+    if x.handle.shape[0] != mask.handle.shape[places.axis or 0]:
+        raise ShapeError.here(
+            f"an assignment to {shape_text(x.handle)} at places of "
+            f"{shape_text(mask.handle)}: expected as many rows as places"
+        )
+    counts = [1 if i == own else extent for i, extent in enumerate(mask.handle.shape)]
+    known_counts = [count for count in counts if count is not None]
+    if len(known_counts) < len(counts) or prod(known_counts) > MOST_PLACES:
+        places.refuse()
+    rows = Selected(f.expand_dims(x, 0), mask, rank)
+    value = rows.same(value)
+    found: Any = x
+    for place in product(*map(range, known_counts)):
+        at: list[Any] = [slice(None) if i == own else n for i, n in enumerate(place)]
+        holds = mask[tuple(at)][(..., *(None,) * rank)]
+        found = f.where(holds, _at_place(value, at, rank), found)
+    write("an assignment", x, found, (), like=value)
+
+
+def _at_place(value: Any, at: Sequence[Any], rank: int) -> Any:
+    """What rows of places are at one of these; what all have in common is as it is."""
+    if not isinstance(value, Tensor) or value.ndim <= rank:
+        return value
+    alike = [n == 1 for n in value.handle.shape[: len(at)]]
+    index: list[Any] = [
+        0 if same and not isinstance(place, slice) else place
+        for place, same in zip(at, alike, strict=True)
+    ]
+    return value[tuple(index)]
 
 
 def index_add(x: Any, dim: Any, index: Any, source: Any, *, alpha: Any = 1) -> Any:

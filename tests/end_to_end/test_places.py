@@ -52,6 +52,28 @@ def by_all(x: Any, chosen: Any, w: Any, up: Any, down: Any) -> Any:
     return found
 
 
+def by_rows(x: Any, chosen: Any, w: Any, up: Any, down: Any) -> Any:
+    """As DeepSeek's own code, rows are read, added to, and written."""
+    found = torch.zeros_like(x)
+    for expert in range(EXPERTS):
+        token, place = torch.where(chosen == expert)
+        y = of_expert(x[token], up[expert], down[expert])
+        found[token] += y * w[token, place, None]
+    return found
+
+
+def at_the_last(x: Any, w: Any) -> Any:
+    """Rows of several places, of which the last one counts, by either coordinate."""
+    y, z = x * 1, x[:TAKEN] * 1
+    token, place = torch.where(w > 0.3)
+    y[token] = x[token] * w[token, place, None] + y[token]
+    z[place] -= x[token].exp() * w[token, place].unsqueeze(-1)
+    y[token] *= 2
+    other, *_ = torch.where(w[:, :, None] > x[:, None, :3])
+    y[other] = -1
+    return y, z
+
+
 def by_matrix(x: Any, chosen: Any, w: Any, up: Any, down: Any) -> Any:
     """The dense formula."""
     weight = (F.one_hot(chosen, EXPERTS + 1) * w[..., None]).sum(1)
@@ -115,6 +137,9 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "experts that are hit": (by_hits, ALL),
     "beyond the last expert": (by_hits, [X, CHOSEN + 1, W, UP, DOWN]),
     "all experts": (by_all, ALL),
+    "experts whose rows are written": (by_rows, ALL),
+    "several places of a row": (at_the_last, [X, W]),
+    "no place of any row": (at_the_last, [X, -W]),
     "a matrix of weights": (by_matrix, ALL),
     "routed": (routed, [X, normal(EXPERTS, HIDDEN, seed=5), UP, DOWN]),
     "by one mask": (single, [X, MASK]),
@@ -141,9 +166,9 @@ def test_as_pytorch(name: str) -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("function", [by_hits, single])
+@pytest.mark.parametrize("function", [by_hits, by_rows, single])
 def test_it_is_searched(function: Function) -> None:
-    tensors = ALL if function is by_hits else [X, MASK]
+    tensors = [X, MASK] if function is single else ALL
     program = traced(function, tensors)
     best = mirage.superoptimize(
         program, effort="quick", budget_seconds=4, use_cache=False
@@ -274,13 +299,6 @@ def test_what_is_refused_says_where(name: str) -> None:
     assert error.value.location is not None
 
 
-def written_twice(x: Any, i: Any) -> Any:
-    y = x * 1
-    token, _ = torch.where(i == 1)
-    y[token] = 2.0
-    return y
-
-
 def exchanged(x: Any, i: Any) -> Any:
     y = x[:, :2] * 1
     token, place = torch.where(i == 1)
@@ -288,7 +306,21 @@ def exchanged(x: Any, i: Any) -> Any:
     return y
 
 
-@pytest.mark.parametrize("function", [written_twice, exchanged])
+def of_other_places(x: Any, i: Any) -> Any:
+    y = x * 1
+    token, _ = torch.where(i == 1)
+    y[token] = x[torch.where(i == 2)[0]]
+    return y
+
+
+def of_many_places(x: Any, _: Any) -> Any:
+    y = x * 1
+    row, *_ = torch.where(x[:, :, None] > x.flatten()[:40])
+    y[row] = 0.0
+    return y
+
+
+@pytest.mark.parametrize("function", [exchanged, of_other_places, of_many_places])
 def test_writes_by_some_coordinates_are_refused(function: Function) -> None:
     with pytest.raises(MirageError, match=r"nobody knows|which is shorter"):
         mirage.kernel(function)(X, CHOSEN)
