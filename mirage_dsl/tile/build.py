@@ -2033,6 +2033,8 @@ class _Builder:
         # Of tiles.
         self._tiles: dict[str, tp.Tile] = {}
         self._fills: dict[str, tp.Fills] = {}
+        ends = self._sizes.ends
+        self._outside = tp.Outside(self._tiles, self._outer.extents, ends)
         self._formed: list[dict[tuple[object, ...], str]] = [{}]
 
     # -- The order of statements ---------------------------------------------------
@@ -2138,9 +2140,11 @@ class _Builder:
         masked = parts[-1] if parts[-1] != "whole" else parts[0]
         loops: list[tp.Statement] = []
         held: list[dict[str, tp.Fills]] = []
-        tiles, fills = self._tiles, self._fills
+        tiles, fills = dict(self._tiles), self._fills
         for part in parts:
-            self._tiles, self._fills = dict(tiles), dict(fills)
+            self._tiles.clear()
+            self._tiles |= tiles
+            self._fills = dict(fills)
             loop = self._part(dim, part)
             loops.append(loop if part == masked else _apart(loop))
             held.append({v: self._fills[v] for v in self._carried.values()})
@@ -2213,11 +2217,7 @@ class _Builder:
         if self._notes:
             statement = replace(statement, notes=self._noted())
         self._body.append(statement)
-        if fills is None:
-            outside = tp.Outside(self._tiles, self._outer.extents, self._sizes.ends)
-            self._fills |= outside.after(statement, self._fills)
-        else:
-            self._fills |= dict.fromkeys(tp.makes(statement), fills)
+        self._fills |= self._outside.after(statement, self._fills, fills)
 
     def _make(
         self,

@@ -1654,16 +1654,22 @@ class Outside:
     ends: Callable[[Dim], Number]
 
     def after(
-        self, statement: Statement, held: Mapping[str, Fills]
+        self,
+        statement: Statement,
+        held: Mapping[str, Fills],
+        known: Fills | None = None,
     ) -> dict[str, Fills]:
         """What the values that a statement makes hold then.
 
         Args:
             statement: The statement.
             held: What values hold before it.
+            known: What they hold, where that does not follow from the statement.
         """
         made = makes(statement)
-        return dict.fromkeys(made, self._after(statement, held)) if made else {}
+        if made and known is None:
+            known = self._after(statement, held)
+        return dict.fromkeys(made, known or {})
 
     def _after(self, statement: Statement, held: Mapping[str, Fills]) -> Fills:
         match statement:
