@@ -248,12 +248,21 @@ def map_axes(
     block: ir.BlockGraph, change: Callable[[ir.Load | ir.Store], tuple[Axis, ...]]
 ) -> ir.BlockGraph:
     """The block with other axes in its loads and stores."""
-    return map_nodes(
-        block,
-        lambda n: (
-            replace(n, axes=change(n)) if isinstance(n, ir.Load | ir.Store) else n
-        ),
-    )
+
+    def changed(node: ir.BlockNode) -> ir.BlockNode:
+        # Written out, for a search does this for every grid of every structure.
+        match node:
+            case ir.Load():
+                return ir.Load(node.result, node.source, change(node), node.location)
+            case ir.Store():
+                axes = change(node)
+                return ir.Store(
+                    node.result, node.operand, axes, node.dtype, node.location
+                )
+            case _:
+                return node
+
+    return replace(block, nodes=tuple(map(changed, block.nodes)))
 
 
 def each_dim(axes: Iterable[Axis], change: Callable[[Dim], Dim]) -> tuple[Axis, ...]:
