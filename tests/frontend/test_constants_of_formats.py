@@ -142,6 +142,10 @@ FILLS: dict[str, Callable[[Any, Any], Any]] = {
     "full": lambda x, n: x + torch.full((4, 8), n, dtype=x.dtype),
     "full_like": lambda x, n: x + torch.full_like(x, n),
     "new_full": lambda x, n: x + x.new_full((4, 8), n),
+    "scatter": lambda x, n: x.scatter(1, (x[:, :1] > 0).long(), n),
+    "scatter, to add": lambda x, n: x.scatter(
+        1, (x[:, :1] > 0).long(), n, reduce="add"
+    ),
     "pad": lambda x, n: torch.nn.functional.pad(x, (1, 1), value=n),
     "threshold": lambda x, n: torch.nn.functional.threshold(x, 0.1, n),
 }
