@@ -130,13 +130,16 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
     """The tensor with elements at indices along an axis, of which each row has its own.
 
     Raises:
+        DTypeError: A number is beyond the tensor's floats.
         UnsupportedError: There is no such reduction, or other axes of the index are
             longer.
     """
     value, reduce = options.pop("value", src), options.pop("reduce", None)
+    x = as_tensor("scatter", x)
+    f.refuse_overflow("scatter", x.handle.value.dtype, value)
     if reduce in _OF_SCATTER and value is not None and not options:
         if not isinstance(value, Tensor):
-            value = f.to(index, x) * 0 + _fitted(value, as_tensor("scatter", x))
+            value = f.to(index, x) * 0 + _fitted(value, x)
         return scatter_reduce(x, dim, index, value, _OF_SCATTER[reduce])
     if reduce is not None or options:
         raise UnsupportedError.here(

@@ -206,6 +206,11 @@ def _log_softmax(x: Any, axis: int) -> Any:
     return shifted - f.log(f.sum(f.exp(shifted), axis, keepdims=True))
 
 
+def softmin(x: Any, dim: Any = None, third: Any = None, dtype: Any = None) -> Any:
+    """The softmax of minus the tensor, in whose own dtype the minus is: u8 wraps."""
+    return FUNCTIONS["softmax"](-x, dim, third, dtype)
+
+
 def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of the sum of exponentials; of infinite ones too."""
     x = f.as_floats(f.as_tensor("logsumexp", x))
@@ -1150,11 +1155,10 @@ FUNCTIONS: Mapping[str, Function] = {
     ),
     **named(cross_entropy, embedding, embedding_bag, multi_margin_loss, nll_loss),
     **named(new_full, new_tensor, result_type, select, scaled_mm),
-    **named(addcdiv, addcmul, aminmax, lerp, logsumexp),
+    **named(addcdiv, addcmul, aminmax, lerp, logsumexp, softmin),
     **named(norm, normalize, std, var, weight_norm, multi_head_attention_forward),
     "log_softmax": _of_rows(_log_softmax),
     "softmax": _of_rows(c.softmax),
-    "softmin": _of_rows(lambda x, axis: c.softmax(-x, axis)),
     "new_empty": _new(0),
     "new_ones": _new(1),
     "new_zeros": _new(0),

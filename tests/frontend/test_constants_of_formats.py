@@ -71,6 +71,29 @@ def test_roundings_are_seen(name: str) -> None:
     torch.testing.assert_close(found, function(COUNTS), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.float64])
+def test_the_softmin_of_bytes_wraps(dtype: torch.dtype | None) -> None:
+    """The minus is in the tensor's format: 0 stays the least of them."""
+    x = torch.tensor([[0, 1, 2], [200, 0, 255]], dtype=torch.uint8)
+
+    def softmin(x: Any) -> Any:
+        given = x if dtype else x.float()
+        return torch.nn.functional.softmin(given, 1, dtype=dtype)
+
+    expected = softmin(x)
+    found = mirage.kernel(softmin)(x)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_softmin_of_truth_values_is_refused() -> None:
+    def softmin(x: Any) -> Any:
+        return torch.nn.functional.softmin(x, 1, dtype=torch.float32)
+
+    with pytest.raises(mirage.DTypeError, match="neg of truth values"):
+        mirage.kernel(softmin).trace(mirage.spec((2, 3), "bool"))
+
+
 ARRAYS: dict[str, Callable[[Any], Any]] = {
     "repeat along an axis": lambda x: x.repeat(2, 1) * 1,
     "repeat, all": lambda x: x.repeat(2) * 1,
@@ -119,6 +142,10 @@ FILLS: dict[str, Callable[[Any, Any], Any]] = {
     "full": lambda x, n: x + torch.full((4, 8), n, dtype=x.dtype),
     "full_like": lambda x, n: x + torch.full_like(x, n),
     "new_full": lambda x, n: x + x.new_full((4, 8), n),
+    "scatter": lambda x, n: x.scatter(1, (x[:, :1] > 0).long(), n),
+    "scatter, to add": lambda x, n: x.scatter(
+        1, (x[:, :1] > 0).long(), n, reduce="add"
+    ),
     "pad": lambda x, n: torch.nn.functional.pad(x, (1, 1), value=n),
     "threshold": lambda x, n: torch.nn.functional.threshold(x, 0.1, n),
 }
