@@ -270,7 +270,7 @@ def full(
     del order
     shape = (size,) if isinstance(size, int) else tuple(size)
     found = _filled("full", shape, fill_value, dtype, device)
-    f.refuse_overflow("full", found.handle.value.dtype, fill_value)
+    f.refuse_overflow("full", found, fill_value)
     return found
 
 

@@ -725,15 +725,17 @@ def stored_number(what: str, dtype: DType, value: Any) -> Any:
     return int(cast(float, value))
 
 
-def refuse_overflow(what: str, dtype: DType, value: Any) -> None:
-    """Refuse a finite number that floats of a format do not reach.
+def refuse_overflow(what: str, target: Tensor, value: Any) -> None:
+    """Refuse a finite number that the floats of a tensor of PyTorch's do not reach.
 
-    PyTorch does where it fills; arithmetic and assignments make an infinity of it.
+    PyTorch does where it fills.  Arithmetic makes an infinity of it, and so does NumPy.
 
     Raises:
         DTypeError: It is one.
     """
-    if not dtype.is_float or not isinstance(value, int | float | np.number):
+    dtype, library = target.handle.value.dtype, target.recorder.origin.library
+    numbers = isinstance(value, int | float | np.number)
+    if library != "torch" or not dtype.is_float or not numbers:
         return
     number = cast(float, value)
     if math.isfinite(number) and not dtype.holds(number):
@@ -1115,7 +1117,7 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
             f"masked_fill by {shape_text(value.handle)}; expected a number, or a "
             "tensor without axes: use where(mask, value, x)"
         )
-    refuse_overflow("masked_fill", x.handle.value.dtype, value)
+    refuse_overflow("masked_fill", x, value)
     value = stored_number("masked_fill", x.handle.value.dtype, value)
     return astype(where(mask, value, x), x)
 

@@ -159,7 +159,7 @@ def _fill(target: Any, value: Any) -> Tensor:
             "without axes; copy_ takes others"
         )
     target = as_tensor("fill_", target)
-    refuse_overflow("fill_", target.handle.value.dtype, value)
+    refuse_overflow("fill_", target, value)
     return write("fill_", target, value, (value,))
 
 

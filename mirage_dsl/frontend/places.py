@@ -85,7 +85,7 @@ def index_fill(x: Any, dim: Any, index: Any, value: Any) -> Any:
             f"index_fill with {shape_text(value.handle)}; expected a number, or a "
             "tensor without axes"
         )
-    f.refuse_overflow("index_fill", x.handle.value.dtype, value)
+    f.refuse_overflow("index_fill", x, value)
     return f.where(_along(_met(x, at, index), at, x.ndim), _fitted(value, x), x)
 
 
@@ -136,7 +136,7 @@ def scatter(x: Any, dim: Any, index: Any, src: Any = None, **options: Any) -> An
     """
     value, reduce = options.pop("value", src), options.pop("reduce", None)
     x = as_tensor("scatter", x)
-    f.refuse_overflow("scatter", x.handle.value.dtype, value)
+    f.refuse_overflow("scatter", x, value)
     if reduce in _OF_SCATTER and value is not None and not options:
         if not isinstance(value, Tensor):
             value = f.to(index, x) * 0 + _fitted(value, x)

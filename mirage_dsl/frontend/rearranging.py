@@ -193,7 +193,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -
             f"pad: mode={mode!r}, value={value!r}; expected a number, and one of the "
             f"modes {', '.join(_EDGES)}"
         )
-    f.refuse_overflow("pad", x.handle.value.dtype, value)
+    f.refuse_overflow("pad", x, value)
     for i in range(0, len(given), 2):
         axis = x.ndim - 1 - i // 2
         before, behind = given[i : i + 2]

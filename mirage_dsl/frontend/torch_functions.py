@@ -141,7 +141,7 @@ def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
 def threshold(x: Any, threshold: float, value: float) -> Any:
     """The tensor where it is larger than the threshold, else the value."""
     x = as_tensor("threshold", x)
-    f.refuse_overflow("threshold", x.handle.value.dtype, value)
+    f.refuse_overflow("threshold", x, value)
     return f.where(f.less_equal(x, threshold), value, x)
 
 
@@ -381,7 +381,7 @@ def _like(value: float) -> Any:
 def new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
     """A tensor of a shape that holds one number."""
     found = filled(x, tuple(size), fill_value, **_without_place(options))
-    f.refuse_overflow("new_full", found.handle.value.dtype, fill_value)
+    f.refuse_overflow("new_full", found, fill_value)
     return found
 
 
@@ -396,7 +396,7 @@ def new_tensor(x: Any, data: Any, dtype: Any = None, **options: Any) -> Any:
 def full_like(x: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
     """A tensor of the same shape that holds one number, in the same order of axes."""
     found = filled(x, x.shape, fill_value, dtype, **_without_place(options))
-    f.refuse_overflow("full_like", found.handle.value.dtype, fill_value)
+    f.refuse_overflow("full_like", found, fill_value)
     by_rows = x.ordered and not by_channels(options.get("memory_format"))
     found.memory.row_major &= by_rows
     return found
