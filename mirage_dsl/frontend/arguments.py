@@ -137,6 +137,9 @@ class ModuleFunction:
             return self.module(*args, **kwargs)
         return self._function(self.module, *args, **kwargs)
 
+    def __reduce__(self) -> tuple[type[ModuleFunction], tuple[Any, Any]]:
+        return ModuleFunction, (self.module, self._function)
+
     def slots(self) -> list[Slot]:
         """All places of parameters and buffers, as `state_dict` orders them."""
         return list(_slots(self.module))
