@@ -341,6 +341,47 @@ def test_a_copy_has_kernels_of_its_own_parts(copied: Callable[[Any], Any]) -> No
     assert kernel.function.module is not layer.inner
 
 
+class Listed(nn.Module):
+    """Finds its layers in a container that PyTorch does not know."""
+
+    def __init__(self, held: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.empty = nn.Sequential()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.held = held(self.first, self.second)
+
+    def forward(self, x: Any) -> Any:
+        held = self.held.values() if isinstance(self.held, dict) else self.held
+        for item in held:
+            layer = item[1] if isinstance(item, tuple) else item
+            x = x @ layer if isinstance(layer, torch.Tensor) else layer(x)
+        return self.empty(x)
+
+
+HELD: dict[str, Callable[[Any, Any], Any]] = {
+    "a list": lambda a, b: [b, a],
+    "a tuple": lambda a, b: (b, a, b),
+    "a dict": lambda a, b: {"b": b, "a": a},
+    "pairs": lambda a, b: [("b", b), ("a", a)],
+    "methods": lambda a, b: [b.forward, torch.relu, a.forward],
+    "parameters": lambda a, b: ((0, b.weight), (1, a.weight)),
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_layers_in_containers_are_the_copies(held: str) -> None:
+    layer = Listed(HELD[held])
+    kernel = mirage.kernel(effort="none")(layer)
+    assert_like(kernel(X), layer(X))
+    layer.first.weight.mul_(3)
+    assert_like(kernel(X), layer(X))
+    layer.held = HELD[held](layer.second, layer.first)
+    assert_like(kernel(X), layer(X))
+    if isinstance(layer.held, list):
+        layer.held.pop()
+        assert_like(kernel(X), layer(X))
+
+
 class Scaled:
     def __init__(self, scale: float) -> None:
         self.scale = scale
