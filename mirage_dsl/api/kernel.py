@@ -138,6 +138,10 @@ class Options:
     overlap: bool = False
     backend: str = DEFAULT_BACKEND
 
+    def __deepcopy__(self, _: object) -> Options:
+        # Nothing in it changes, and executors cannot be copied.
+        return self
+
 
 def checked_options(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `superoptimize`, with the row of a GPU for its name.
@@ -1347,8 +1351,12 @@ class Kernel:
         return method
 
     def __reduce__(self) -> Any:
+        name = getattr(self.function, "__qualname__", None)
+        if name is None or isinstance(self.function, ModuleFunction | MethodType):
+            # A copy of what holds an object has a kernel of the object's copy.
+            return Kernel, (self.function, self.options)
         # As functions pickle: by name, without what was compiled.
-        return getattr(self.function, "__qualname__", self._name)
+        return name
 
     def __repr__(self) -> str:
         return f"<mirage kernel {self._name}>"

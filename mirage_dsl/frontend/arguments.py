@@ -17,6 +17,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -137,6 +138,9 @@ class ModuleFunction:
             return self.module(*args, **kwargs)
         return self._function(self.module, *args, **kwargs)
 
+    def __reduce__(self) -> tuple[type[ModuleFunction], tuple[Any, Any]]:
+        return ModuleFunction, (self.module, self._function)
+
     def slots(self) -> list[Slot]:
         """All places of parameters and buffers, as `state_dict` orders them."""
         return list(_slots(self.module))
@@ -202,54 +206,74 @@ class _Copied:
         own = function.tensors()
         self._traced = {id(own[name]): value for name, value in traced.items()}
         self._layers: list[tuple[str, Any, dict[str, Any]]] = []
-        self._known: dict[int, Any] = {}
+        # All are there before one is filled, for attributes lead anywhere.
+        self._copies = {
+            id(layer): object.__new__(type(layer))
+            for layer in function.module.modules()
+        }
         self._kept: list[tuple[str, Any, int]] = []
-        self._copy = self._copied(function.module, "")
+        for path, layer in function.module.named_modules():
+            self._fill(layer, path)
+        self._copy = self._copies[id(function.module)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function.run_on(self._copy, *args, **kwargs)
 
-    def _copied(self, layer: Any, path: str) -> Any:
-        if id(layer) in self._known:
-            return self._known[id(layer)]
-        copy = self._known[id(layer)] = object.__new__(type(layer))
+    def _fill(self, layer: Any, path: str) -> None:
+        copy = self._copies[id(layer)]
         inside = f"{path}." if path else ""
-        space = {n: self._own_container(v) for n, v in vars(layer).items()}
+        space = {
+            n: self._own_container(v)
+            for n, v in vars(layer).items()
+            # A kernel of the layer: the copy makes its own.
+            if isinstance(v, MethodType) or getattr(v, "__self__", None) is not layer
+        }
         for held in _HELD:
             space[held] = {
                 key: self._tensor(value, inside + key)
-                for key, value in space[held].items()
+                for key, value in vars(layer)[held].items()
             }
-        for name, value in list(space.items()):
-            if isinstance(value, MethodType) and value.__self__ is layer:
-                space[name] = MethodType(value.__func__, copy)
-            elif getattr(value, "__self__", None) is layer:
-                # A kernel of the layer: the copy makes its own.
-                del space[name]
-        vars(copy).update(space)
-        vars(copy)["_modules"] = {
-            key: None if child is None else self._copied(child, inside + key)
+        space["_modules"] = {
+            key: None if child is None else self._copies[id(child)]
             for key, child in vars(layer)["_modules"].items()
         }
+        vars(copy).update(space)
         before = {n: _content(v) for n, v in vars(copy).items()}
         self._layers.append((path, copy, before))
-        return copy
 
     def _own_container(self, value: Any) -> Any:
-        """A container of its own for the copy, so that the module's is not written to.
+        """A container of its own, so that the module's is not written to."""
+        found = self._standing_for(value)
+        if found is value and type(value) in (list, dict, set):
+            return value.copy()
+        return found
 
-        In a list, traced tensors stand for parameters, and references for those to
-        them: recurrent layers keep their weights so too.
+    def _standing_for(self, item: Any, around: tuple[int, ...] = ()) -> Any:
+        """What an attribute, or what lies in it, is for the copy.
+
+        Traced tensors stand for parameters, references for those to them, as recurrent
+        layers keep their weights, and copies for layers and in their methods.  What
+        holds none of these is itself.
+
+        Args:
+            item: What it is for the module.
+            around: The containers around it, by identity.
         """
-        if type(value) is list:
-            return [self._standing_for(item) for item in cast("list[Any]", value)]
-        return value.copy() if type(value) in (dict, set) else value
-
-    def _standing_for(self, item: Any) -> Any:
         if isinstance(item, weakref.ref):
             own = self._traced.get(id(item()))
             return item if own is None else weakref.ref(own)
-        return self._traced.get(id(item), item)
+        if isinstance(item, MethodType) and id(item.__self__) in self._copies:
+            return MethodType(item.__func__, self._copies[id(item.__self__)])
+        if type(item) not in (tuple, list, dict) or id(item) in around:
+            return self._copies.get(id(item), self._traced.get(id(item), item))
+        held: Any = item
+        inner = (*around, id(item))
+        values = list(held.values() if type(held) is dict else held)
+        found = [self._standing_for(value, inner) for value in values]
+        if all(map(operator.is_, found, values)):
+            return held
+        pairs = zip(held, found, strict=True)
+        return dict(pairs) if type(held) is dict else type(held)(found)
 
     def _tensor(self, tensor: Any, name: str) -> Any:
         if id(tensor) in self._traced or tensor is None:

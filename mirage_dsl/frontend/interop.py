@@ -66,10 +66,12 @@ from mirage_dsl.frontend.recorder import flat_arguments, normal_axes
 from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.frontend.tensor import (
     LIKENESS,
+    NO_NESTED,
     NO_NUMBERS,
     NO_RANDOM,
     NOT_ALL_TRUE,
     OF_ALL_TRUE,
+    OF_NESTED,
     OF_NO_NUMBERS,
     RANDOM,
     Tensor,
@@ -705,6 +707,7 @@ _WITH_ADVICE = (
     (OF_NO_NUMBERS, NO_NUMBERS),
     (RANDOM, NO_RANDOM),
     (OF_ALL_TRUE, NOT_ALL_TRUE),
+    (OF_NESTED, NO_NESTED),
 )
 """Functions that are refused, and what to do instead."""
 

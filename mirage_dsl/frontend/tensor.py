@@ -420,6 +420,15 @@ NOT_ALL_TRUE = (
     "of torch.distributions, which asks for its arguments, pass validate_args=False"
 )
 
+OF_NESTED = ("nested_tensor_from_mask", "nested_tensor_from_mask_left_aligned")
+"""Functions by which PyTorch's encoders leave out what is padding."""
+
+NO_NESTED = (
+    "kernels have no nested tensors, of as many elements as a mask leaves: make an "
+    "nn.TransformerEncoder with enable_nested_tensor=False, which computes padding "
+    "too, where the other one gives 0"
+)
+
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "strides": ANY_STRIDES,

@@ -71,6 +71,22 @@ def test_what_distributions_check_is_to_be_left_out() -> None:
     torch.testing.assert_close(found, likelihood(x))
 
 
+def test_encoders_are_not_to_make_nested_tensors() -> None:
+    x, padding = torch.randn(2, 5, 8), torch.arange(5) >= torch.tensor([[3], [5]])
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def encoder(*, nested: bool) -> Any:
+        made = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested)
+        return mirage.kernel(made.requires_grad_(False).eval())
+
+    with pytest.raises(UnsupportedError, match="enable_nested_tensor=False"):
+        encoder(nested=True)(x, src_key_padding_mask=padding)
+    run = encoder(nested=False)
+    found = run(x, src_key_padding_mask=padding)
+    expected = run.function.module(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_what_runs_the_compiler_of_pytorch_is_named() -> None:
     def either(x: Any) -> Any:
         return torch.cond(x.sum() > 0, torch.cos, torch.sin, (x,))

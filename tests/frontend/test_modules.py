@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -302,6 +303,106 @@ def test_a_bound_method() -> None:
     layer = nn.Linear(16, 4)
     kernel = mirage.kernel(effort="none")(layer.forward)
     assert_like(kernel(X), layer(X))
+
+
+class Holds(nn.Module):
+    """Has kernels of a part, of a method of a part, and of itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        options = mirage.kernel(effort="none")
+        self.whole, self.method = options(self.inner), options(self.inner.forward)
+        self.own = options(self)
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x) * 2
+
+
+def again(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, again])
+def test_a_copy_has_kernels_of_its_own_parts(copied: Callable[[Any], Any]) -> None:
+    layer = Holds()
+    for kernel in (layer.whole, layer.method, layer.own):
+        kernel(X)
+    other = copied(layer)
+    other.inner.weight.mul_(3)
+    for held in (layer, other):
+        assert_like(held.whole(X), held.inner(X))
+        assert_like(held.method(X), held.inner(X))
+        assert_like(held.own(X), held(X))
+    kernel = copied(layer.whole)
+    assert kernel.options.effort == "none"
+    layer.inner.weight.mul_(5)
+    assert_like(kernel(X), kernel.function.module(X))
+    assert kernel.function.module is not layer.inner
+
+
+class Listed(nn.Module):
+    """Finds its layers in a container that PyTorch does not know."""
+
+    def __init__(self, held: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.empty = nn.Sequential()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.held = held(self.first, self.second)
+
+    def forward(self, x: Any) -> Any:
+        held = self.held.values() if isinstance(self.held, dict) else self.held
+        for item in held:
+            layer = item[1] if isinstance(item, tuple) else item
+            x = x @ layer if isinstance(layer, torch.Tensor) else layer(x)
+        return self.empty(x)
+
+
+HELD: dict[str, Callable[[Any, Any], Any]] = {
+    "a list": lambda a, b: [b, a],
+    "a tuple": lambda a, b: (b, a, b),
+    "a dict": lambda a, b: {"b": b, "a": a},
+    "pairs": lambda a, b: [("b", b), ("a", a)],
+    "methods": lambda a, b: [b.forward, torch.relu, a.forward],
+    "parameters": lambda a, b: ((0, b.weight), (1, a.weight)),
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_layers_in_containers_are_the_copies(held: str) -> None:
+    layer = Listed(HELD[held])
+    kernel = mirage.kernel(effort="none")(layer)
+    assert_like(kernel(X), layer(X))
+    layer.first.weight.mul_(3)
+    assert_like(kernel(X), layer(X))
+    layer.held = HELD[held](layer.second, layer.first)
+    assert_like(kernel(X), layer(X))
+    if isinstance(layer.held, list):
+        layer.held.pop()
+        assert_like(kernel(X), layer(X))
+
+
+class Scaled:
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.scale
+
+    def half(self, x: Any) -> Any:
+        return x * (self.scale / 2)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, again])
+def test_a_copy_has_kernels_of_its_own_objects(copied: Callable[[Any], Any]) -> None:
+    scaled = Scaled(4.0)
+    held = scaled, mirage.kernel(scaled), mirage.kernel(scaled.half)
+    other, called, half = copied(held)
+    other.scale = 10.0
+    assert_like(called(X), X * 10)
+    assert_like(half(X), X * 5)
+    assert_like(held[1](X), X * 4)
+    assert_like(held[2](X), X * 2)
 
 
 def test_what_is_changed_is_seen() -> None:
