@@ -321,13 +321,22 @@ def misuse(
     """What to raise for arguments that ended in a foreign error."""
     given = [*map(_shown, args), *(f"{n}={_shown(v)}" for n, v in kwargs.items())]
     try:
-        expected = f"; expected {inspect.signature(function)}"
+        expected = f"; expected {_plain(inspect.signature(function))}"
     except (TypeError, ValueError):
         expected = ""
-    reason = str(error) or type(error).__name__
+    # Python names the function that does it, which may be one of several alike.
+    does, called = getattr(function, "__qualname__", name), name.rpartition(" ")[2]
+    reason = str(error).replace(f"{does}()", f"{called}()") or type(error).__name__
     text = f"{name} with these arguments is not supported ({reason}): found "
     text += f"({', '.join(given)}){expected}{_fault(error)}"
     return UnsupportedError.here(text)
+
+
+def _plain(signature: inspect.Signature) -> inspect.Signature:
+    """A signature without types, most of which are any."""
+    empty = inspect.Parameter.empty
+    parameters = [p.replace(annotation=empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=empty)
 
 
 _INNER = ("cost", "rewrite", "search", "tile", "tune", "verify")
