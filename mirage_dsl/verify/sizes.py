@@ -807,11 +807,15 @@ class _Shrinking:
                 return
             if all(by >= before.get(dim, by + 1) for dim, by in lacking.items()):
                 return
-            before = lacking
+            sizes, before = self.sizes, lacking
             for dim, by in lacking.items():
                 self._demand((0, dim), by + _BEYOND)
             self.sizes = {}
             self._choose_sizes(other)
+            longer = {s for dim in lacking for s in self.segments.of((0, dim))}
+            if any(self.sizes[s] > n for s, n in sizes.items() if s not in longer):
+                # Which may be what reaches further now.
+                before = {}
 
     def _tighten(self) -> None:
         """Windows end as close to the end of what they are windows of as in truth.
