@@ -162,8 +162,8 @@ def _conv(
     if padding == "same" and any(odd):
         # The side behind has one more.
         x = pad(x, [n for more in reversed(odd) for n in (0, more)])
-    named = {"same": [n // 2 for n in both], "valid": 0}
-    around = named.get(padding, padding) if isinstance(padding, str) else padding
+    words = {"same": [n // 2 for n in both], "valid": 0}
+    around = words.get(padding, padding) if isinstance(padding, str) else padding
     numbers |= _by_name(what, rank, padding=around) | _by_name(what, 1, groups=groups)
 
     def run(x: Tensor) -> Any:

@@ -1069,16 +1069,22 @@ def assign_rows(x: Tensor, index: Any, value: Any) -> bool:
     if axes == list(range(first.mask.ndim)) and rows is not None:
         Selected.of(x, first.mask).assign_to(x, value)
     elif len(parts) == 1 and first.axis is not None:
-        _assign_last(x, first, value)
+        _assign_last(x, first, first.axis, value)
     else:
         first.refuse()
     return True
 
 
-def _assign_last(x: Tensor, places: Selected, value: Any) -> None:
+def _assign_last(x: Tensor, places: Selected, own: int, value: Any) -> None:
     """Do `x[rows] = value` with one coordinate of places, of which a row may have many.
 
     The last of them counts, as on a CPU; PyTorch leaves it open on a GPU.
+
+    Args:
+        x: The tensor.
+        places: A coordinate of theirs.
+        own: Along which axis of their mask.
+        value: What is written.
 
     Raises:
         UnsupportedError: The value is of other places, or a row has too many.
@@ -1087,20 +1093,20 @@ def _assign_last(x: Tensor, places: Selected, value: Any) -> None:
     # Imported when it is needed: it is made of selected elements.
     from mirage_dsl.frontend.inplace import write
 
-    own, mask, rank = places.axis, places.mask, x.ndim - 1
-    if x.handle.shape[0] != mask.handle.shape[places.axis or 0]:
+    mask, rank = places.mask, x.ndim - 1
+    if x.handle.shape[0] != mask.handle.shape[own]:
         raise ShapeError.here(
             f"an assignment to {shape_text(x.handle)} at places of "
             f"{shape_text(mask.handle)}: expected as many rows as places"
         )
-    counts = [1 if i == own else extent for i, extent in enumerate(mask.handle.shape)]
-    known_counts = [count for count in counts if count is not None]
-    if len(known_counts) < len(counts) or prod(known_counts) > MOST_PLACES:
+    extents = [1 if i == own else n for i, n in enumerate(mask.handle.shape)]
+    counts = [n for n in extents if n is not None]
+    if len(counts) < len(extents) or prod(counts) > MOST_PLACES:
         places.refuse()
     rows = Selected(f.expand_dims(x, 0), mask, rank)
     value = rows.same(value)
     found: Any = x
-    for place in product(*map(range, known_counts)):
+    for place in product(*map(range, counts)):
         at: list[Any] = [slice(None) if i == own else n for i, n in enumerate(place)]
         holds = mask[tuple(at)][(..., *(None,) * rank)]
         found = f.where(holds, _at_place(value, at, rank), found)

@@ -31,6 +31,7 @@ from mirage_dsl.ir.analysis.integers import (
 )
 from mirage_dsl.ir.evaluate import BlockEvaluator, evaluate, evaluate_block
 from mirage_dsl.ir.graph import Input, KernelGraph
+from mirage_dsl.ir.walk import applications
 from mirage_dsl.verify.algebra import (
     INVALID,
     MASKED,
@@ -313,8 +314,7 @@ def _enough_of_integers(where: Field) -> int:
 
 def _makes_integers(graph: KernelGraph) -> bool:
     """Whether a graph makes integers of what may be floats."""
-    levels = (graph, *graph.blocks)
-    made = (n.op.gives for level in levels for n in level.applies)
+    made = (n.op.gives for n in applications(graph))
     return any(dtype is not None and dtype.is_integer for dtype in made)
 
 
