@@ -56,6 +56,20 @@ A finite number that a mask puts in, or a bias, is not: such values are as they 
 The constant is at most 1, since a product with a larger one is infinite where what is
 held is not, and not so small that differences beyond f32 would count.
 
+**Exponents made in one operation.**  A difference times log2(e) is two operations for
+each score of attention.  A score that is computed is rounded, off by up to half of its
+last bit.  A maximum that is multiplied and rounded once for all of its row changes no
+more than that, and then it is one operation:
+
+    e = exp2((s - m) * log2(e))     →      e = exp2(fma(s, unit, -offset))
+                                           unit = log2(e), offset = unit * m
+
+What a row's offset is off by is one factor of all of its exponentials, which a softmax
+divides away.  It is within `2.0 ** ±4` where offsets are below 2 ** 27.  Of a row beyond
+that the unit is the power of two below, by which products are exact: the largest
+exponential is 1.  The others are those of scores that are off by less than ten times
+half of their last bit, as sums of products are.
+
 **Elements changed in place.**  A program has no memory: a cache with a new row is a new
 tensor, chosen element by element from the old one and from the row.
 
@@ -954,6 +968,89 @@ class _HeldFinder:
 
 _ENDED = (table.ADD, table.SUB, table.MAXIMUM, table.MINIMUM)
 """Operators of whose results and another number no single operation is made."""
+
+
+# -- Exponents made in one operation ---------------------------------------------------
+
+LOG2_E = math.log2(math.e)
+LARGEST_OFFSET = 2.0**27
+"""Offsets below it are off by at most 4, of which f16 holds the exponential."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What scores and their maximum are multiplied by in exponents.
+
+    Attributes:
+        plain: log2(e), times the factor that the scores are held without.
+    """
+
+    plain: float
+
+    @property
+    def far(self) -> float:
+        """The power of two below, for rows whose maximum is not below `near`."""
+        return 2.0 ** math.floor(math.log2(self.plain))
+
+    @property
+    def near(self) -> float:
+        """Products of a maximum below it and `plain` are below `LARGEST_OFFSET`."""
+        return LARGEST_OFFSET / (2.0 * self.far)
+
+
+def units_over(program: tp.TileProgram, held: Held) -> Mapping[str, Unit]:
+    """The maxima that scores are multiplied with in one operation, each with its unit.
+
+    Of scores that are made of products that are summed; the maxima are of the same
+    program, whatever their scores are.
+    """
+    known = {n: e for n, e in program.extents.items() if e is not None}
+    scores = _made_of_products(program)
+    units: dict[str, set[Unit | None]] = {}
+    for statement in program.statements:
+        if isinstance(statement, tp.Compute) and statement.inner is table.SUB:
+            whole, row = statement.operands
+            if isinstance(row, str) and _is_maximum(program, row):
+                factor = held.factor_of(statement)
+                number = 1.0 if factor is None else factor.known_at(known)
+                unit = Unit(number * LOG2_E) if number and whole in scores else None
+                units.setdefault(row, set()).add(unit)
+    return {
+        row: unit
+        for row, found in units.items()
+        if len(found) == 1 and (unit := next(iter(found))) is not None
+    }
+
+
+def _made_of_products(program: tp.TileProgram) -> frozenset[str]:
+    """What is computed of products that are summed."""
+    found = set[str]()
+    for statement in program.statements:
+        match statement:
+            case tp.Product():
+                found.update(tp.makes(statement) if statement.over else ())
+            case tp.Compute() | tp.Mask() | tp.Convert() | tp.Update():
+                if not found.isdisjoint(tp.reads(statement)):
+                    found.update(tp.makes(statement))
+            case _:
+                pass
+    return frozenset(found)
+
+
+def _is_maximum(program: tp.TileProgram, value: str) -> bool:
+    """Whether a value is the maximum of rows, finite or in another order."""
+    for made in program.makers[value]:
+        match made:
+            case tp.Largest() | tp.Start():
+                pass
+            case tp.Reduce() if made.op.selects and made.op.neutral == -math.inf:
+                pass
+            case tp.Finite() | tp.Convert():
+                if not _is_maximum(program, made.operand):
+                    return False
+            case _:
+                return False
+    return True
 
 
 # -- Elements changed in place ---------------------------------------------------------

@@ -179,7 +179,12 @@ def test_a_score_is_multiplied_once_less(
     scores, left = ([s for s in lines if times.search(s)] for lines in (old, new))
     assert len(scores) == LOOPS.get(name, 1)
     exponentials = [line for line in new if "tl.exp2(" in line]
-    assert all(f") * ({number} * {LOG2_E}))" in line for line in exponentials)
+    factor = f"({number} * {LOG2_E})"
+    units = dict(line.split(" = ", 1) for line in new if "_unit = " in line)
+    assert all(factor in unit for unit in units.values())
+    for line in exponentials:
+        of_unit = re.search(r"tl\.fma\(\w+, (\w+_unit)", line)
+        assert (of_unit is not None and of_unit[1] in units) or f") * {factor})" in line
     # A maximum that is stored, or read by something else, is multiplied once.
     read = "split" in name or "group" in name or "logarithm" in name
     assert len(left) == read

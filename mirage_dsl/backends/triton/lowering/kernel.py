@@ -66,6 +66,7 @@ from mirage_dsl.tile.combined import (
     DEALT_ROWS,
     DEALT_THREADS,
     HALF,
+    LOG2_E,
     NONE_HELD,
     WORD,
     Deal,
@@ -80,6 +81,7 @@ from mirage_dsl.tile.combined import (
     packed,
     positions,
     runs,
+    units_over,
     words,
 )
 
@@ -1365,9 +1367,6 @@ product again, unless the product has this limit, which says nothing for f32 oth
 """
 
 
-LOG2_E = math.log2(math.e)
-
-
 AS_NUMBER = ".to(tl.float32)"
 """What makes a number of a comparison."""
 
@@ -1435,6 +1434,7 @@ class _Printer:
         self._changes = changes(program, dict(around.variant.over))
         # Stores of parts read values that their statements do not name.
         self._held = NONE_HELD if self._changes.stores else held_over(program)
+        self._units = units_over(program, self._held)
         self._variables: dict[str, Variable] = {}
         # Truth values as bits, by the names of those that are numbers.
         self._truths: dict[str, str] = {}
@@ -1947,10 +1947,9 @@ class _Printer:
         dtype = self._format(step)
         forms = [self._form(o, order, dtype) for o in step.operands]
         if step.inner is SUB:
-            # The difference comes first: it is small where both are large, and then it
-            # is exact, while products with log2(e) may overflow, or err by more than 1.
-            whole, row = forms
-            text = f"tl.exp2(({whole} - {row}) * {self._log2_e(step)})"
+            _, row = step.operands
+            assert isinstance(row, str)
+            text = f"tl.exp2({self._exponent(step, row, forms)})"
         elif step.inner is not None:
             whole, factor = forms
             text = f"tl.exp2({whole} * ({factor} * {LOG2_E}))"
@@ -1981,6 +1980,28 @@ class _Printer:
         (tile,) = tp.reads(step)
         self._variables[step.result] = self._variables[tile]
         return True
+
+    def _exponent(self, step: tp.Compute, row: str, forms: Sequence[str]) -> str:
+        """A difference of scores and a row, times log2(e).
+
+        Of scores whose maximum has a unit in one operation.  Of others the difference
+        comes first: it is small where both are large, and then it is exact, while
+        products with log2(e) may overflow, or err by more than 1.
+        """
+        whole, less = forms
+        if row not in self._units:
+            return f"({whole} - {less}) * {self._log2_e(step)}"
+        unit, offset = self._offset(step, row)
+        lanes = less.removeprefix(self._variables[row].name)
+        return f"tl.fma({whole}, {unit}{lanes}, -{offset}{lanes})"
+
+    def _offset(self, step: tp.Compute | tp.Largest, row: str) -> tuple[str, str]:
+        """What scores are multiplied by, and what is subtracted for their maximum."""
+        name, unit = self._variables[row].name, self._units[row]
+        near = f"tl.abs({name}) < {unit.near}"
+        text = f"tl.where({near}, {self._log2_e(step)}, {unit.far})"
+        factor = self._bind(f"{name}_unit", text)
+        return factor, self._bind(f"{name}_offset", f"tl.fma({name}, {factor}, 0.0)")
 
     def _log2_e(self, step: tp.Compute | tp.Largest) -> str:
         """What the difference in an exponential is multiplied by."""
@@ -2260,7 +2281,13 @@ class _Printer:
         name = self._assign(step.result, finite_shift(highest, -math.inf))
         self._name(step, name)
         if step.scale is not None:
-            text = f"tl.exp2(({last} - {name}) * {self._log2_e(step)})"
+            text = f"({last} - {name}) * {self._log2_e(step)}"
+            if step.result in self._units:
+                # Rounded as the offset that sums are relative to: where the maximum is
+                # the last one, they stay as they are.
+                unit, offset = self._offset(step, step.result)
+                text = f"tl.fma({last}, {unit}, 0.0) - {offset}"
+            text = f"tl.exp2({text})"
             scale = self._assign(step.scale, text)
             self._variables[step.scale] = Variable(scale, step.tile.axes)
         self._writer.assign(last, highest)
