@@ -10,7 +10,9 @@ Before → after, where x and w are f16:
 A computed value is cast to the format that it has in the unfused program: the one that
 the tensors it depends on are stored in, or f32 if they differ.  So programs of f32
 tensors get no casts.  Floats of 8 bits are in all other floats, and so are integers up
-to 256, of whatever format; they go with any.
+to 256, of whatever format; they go with any.  What the program rounds to a format of 16
+bits before it multiplies matrices with what comes of it is as coarse as that: tables of
+f32 for rotations, slopes by which positions are multiplied.
 
 A function that asks for a narrower format, as `x.half()`, rounds.  Most often that is
 storage: what is computed of it is rounded as coarsely again, and a kernel may keep the
@@ -37,7 +39,7 @@ search takes products apart by.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirage_dsl.core.types import DType, TensorType, Types, boolean, f16, f32, promote
@@ -75,7 +77,10 @@ def without_casts(block: ir.BlockGraph) -> ir.BlockGraph:
 
 
 def insert_casts(
-    block: ir.BlockGraph, outer: Types, unfused: Mapping[str, DType] | None = None
+    block: ir.BlockGraph,
+    outer: Types,
+    unfused: Mapping[str, DType] | None = None,
+    coarse: Mapping[str, DType] | None = None,
 ) -> ir.BlockGraph:
     """The same block with equal operand dtypes at every product.  Idempotent.
 
@@ -84,8 +89,9 @@ def insert_casts(
         outer: Types of the kernel-level tensors that it loads.
         unfused: Formats that tensors have in the unfused program, where an earlier
             kernel stored them in another one.
+        coarse: What `coarse_tensors` says of the program.
     """
-    caster = _Caster(block, outer, unfused or {})
+    caster = _Caster(block, outer, unfused or {}, coarse or {})
     for node in block.nodes:
         caster.add(node)
     made = replace(block, nodes=tuple(caster.nodes))
@@ -97,11 +103,16 @@ class _Caster:
     """Copies nodes one by one and puts casts where they are needed."""
 
     def __init__(
-        self, block: ir.BlockGraph, outer: Types, unfused: Mapping[str, DType]
+        self,
+        block: ir.BlockGraph,
+        outer: Types,
+        unfused: Mapping[str, DType],
+        coarse: Mapping[str, DType],
     ) -> None:
         self.block = block
         self.outer = outer
         self.unfused = unfused
+        self.coarse = coarse
         self.nodes: list[ir.BlockNode] = []
         self.types: dict[str, TensorType] = {}
         self.storage: dict[str, DType] = {}
@@ -109,7 +120,9 @@ class _Caster:
         self.ranges: dict[str, Whole | None] = {}
         """What is known of whole numbers."""
         self.wide: set[str] = set()
-        """What hangs on integers of more than a byte."""
+        """What hangs on integers of more than a byte, other than coarse ones."""
+        self.of_coarse: set[str] = set()
+        """Coarse integers, and those that are computed of them."""
         self.casts: dict[tuple[str, DType], str] = {}
         self.names = {n.result for n in block.nodes}
 
@@ -125,6 +138,9 @@ class _Caster:
         match node:
             case ir.Load():
                 stored = self.unfused.get(node.source, inferred.dtype)
+                if node.source in self.coarse:
+                    stored = self.coarse[node.source]
+                    self.of_coarse.add(node.result)
                 self.storage[node.result] = boolean if stored.only_stores else stored
             case ir.Apply():
                 attrs = dict(node.attrs)
@@ -133,6 +149,8 @@ class _Caster:
                 stored = inferred.dtype if own else self._common(node.values)
                 if stored.only_stores:
                     stored = boolean
+                if self.of_coarse.issuperset(node.values) and inferred.dtype.is_integer:
+                    self.of_coarse.add(node.result)
                 if inferred.dtype == f32 and "dtype" not in attrs:
                     stored = self._computed(node, stored)
                 self.storage[node.result] = stored
@@ -153,7 +171,10 @@ class _Caster:
         the program; of bytes it is as coarse as what it is computed with.
         """
         known, becomes = self._range(node, f32), node.op.gives == f32
-        bytes_ = all(self.types[v].dtype.itemsize == 1 for v in node.values)
+        bytes_ = all(
+            self.types[v].dtype.itemsize == 1 or v in self.of_coarse
+            for v in node.values
+        )
         if (becomes and not bytes_) or not self.wide.isdisjoint(node.values):
             self.wide.add(node.result)
             return boolean if _is_small(known) else f32
@@ -205,6 +226,47 @@ class _Caster:
             if not isinstance(n, ir.Store) and n.result == value
         )
         self.nodes.insert(at + 1, cast)
+
+
+def coarse_tensors(program: ir.KernelGraph) -> dict[str, DType]:
+    """Inputs and positions that reach products only as floats of 16 bits.
+
+    Those of wider formats, each with the format that what is computed of it is rounded
+    to.  What is compared, or picks elements, carries no format.
+    """
+    types, read = kernel_types(program), users(program.nodes)
+    found: dict[str, DType] = {}
+    for given in program.given:
+        if types[given.name].dtype.itemsize > f16.itemsize:
+            rounded = _rounded_to(given.name, types, read)
+            if len(rounded) == 1 and None not in rounded:
+                found.update((given.name, d) for d in rounded if d is not None)
+    return found
+
+
+def _rounded_to(
+    name: str, types: Types, read: Mapping[str, Sequence[ir.KernelNode]]
+) -> set[DType | None]:
+    """The formats of 16 bits that a tensor is rounded to; None: a product reads it."""
+    waiting, met, found = [name], {name}, set[DType | None]()
+    while waiting:
+        value = waiting.pop()
+        for node in read.get(value, ()):
+            if not isinstance(node, ir.Apply) or node.op.kind is Kind.LIBRARY:
+                return {None}
+            made = types[node.result].dtype
+            picks = node.op.kind is Kind.GATHER and node.values[0] != value
+            if made == boolean or picks:
+                continue
+            to = _ROWS.get(node.op, made)
+            if node.op.kind is Kind.CONTRACTION:
+                found.add(None)
+            elif not to.is_integer and to.itemsize == f16.itemsize:
+                found.add(to)
+            elif node.result not in met:
+                met.add(node.result)
+                waiting.append(node.result)
+    return found
 
 
 # -- Floats before sums ----------------------------------------------------------------

@@ -487,6 +487,7 @@ class _Driver:
             plans = [self._varied(plan, row) for plan in plans]
         segments = self.segments
         for made in (
+            segments.sized_for_bounds,
             segments.sized_for_gathers,
             segments.with_gathers,
             segments.with_sums,

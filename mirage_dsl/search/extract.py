@@ -98,13 +98,10 @@ class EdgeWork:
 
 def placeholder_tiles(space: Space, configuration: Configuration) -> dict[str, int]:
     """A guess of the tile of every split dim: 1 for batch dims, else at most 64."""
-    everywhere = -1
-    for i in space.loads:
-        everywhere &= space.values[i].names
     tiles: dict[str, int] = {}
     for dim in {*configuration.grid, configuration.loop} - {None}:
         assert dim is not None
-        batch = everywhere >> space.dims.index(dim) & 1 and space.extent(dim) <= 64
+        batch = space.batch >> space.dims.index(dim) & 1 and space.extent(dim) <= 64
         tiles[dim] = 1 if batch else min(TILE, space.extent(dim))
     return balanced(tiles, space, configuration)
 

@@ -33,7 +33,7 @@ from mirage_dsl.ir.text.printer import lines_of, to_text, with_lines
 from mirage_dsl.ir.walk import live, map_blocks, operands_of, with_operands
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, SUB
-from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.casts import coarse_tensors, insert_casts
 from mirage_dsl.rewrite.layouts import flattened
 from mirage_dsl.rewrite.loops import scanned_in_loop
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
@@ -360,7 +360,8 @@ class SegmentSearch:
         self, task: Sizing, family: Sequence[ir.BlockGraph], plans: Sequence[Plan]
     ) -> list[Plan]:
         outer = kernel_types(replace(task.segment, returns=()))
-        cast = insert_casts(family[0], outer)
+        coarse = coarse_tensors(task.segment)
+        cast = insert_casts(family[0], outer, coarse=coarse)
         kept = self._with_room(task.segment, cast, block_types(cast, outer), family)
         if not kept:
             return []
@@ -673,10 +674,23 @@ class SegmentSearch:
         They had those for reading what a gather ahead of them had picked.  None if
         there are no such blocks, or none fits.
         """
+        return self._sized_anew(graph, lambda block: bool(block.gathered))
+
+    def sized_for_bounds(self, graph: ir.KernelGraph) -> Plan | None:
+        """A μGraph with other sizes for its blocks that leave iterations out.
+
+        They had those for all iterations.  None if there are no such blocks.
+        """
+        return self._sized_anew(graph, lambda block: bool(block.bounds))
+
+    def _sized_anew(
+        self, graph: ir.KernelGraph, wanted: Callable[[ir.BlockGraph], bool]
+    ) -> Plan | None:
+        """A μGraph with other sizes for some of its blocks; None if there are none."""
         only = {
             at
             for at, node in enumerate(graph.nodes)
-            if isinstance(node, ir.BlockGraph) and node.gathered
+            if isinstance(node, ir.BlockGraph) and wanted(node)
         }
         return self.sizer.sized(graph, only=only) if only else None
 
@@ -911,7 +925,8 @@ def as_written(segment: ir.KernelGraph) -> ir.BlockGraph | None:
     nodes.append(ir.Store(item.value, names[item.value], axes, dtype))
     read = {v for n in nodes if not isinstance(n, ir.Load) for v in operands_of(n)}
     kept = (n for n in nodes if not isinstance(n, ir.Load) or n.result in read)
-    return insert_casts(replace(block, nodes=tuple(kept)), types)
+    coarse = coarse_tensors(segment)
+    return insert_casts(replace(block, nodes=tuple(kept)), types, coarse=coarse)
 
 
 def _bounded(graph: ir.KernelGraph, block: ir.BlockGraph) -> ir.BlockGraph:

@@ -54,7 +54,7 @@ from mirage_dsl.cost.footprint import (
 )
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import around_libraries
-from mirage_dsl.ir.infer import kernel_types
+from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import (
     Extents,
     derived_extents,
@@ -66,6 +66,7 @@ from mirage_dsl.ir.maps import (
     with_derived_extents,
 )
 from mirage_dsl.ir.walk import each_dim, map_axes, operands_of, results_of
+from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.loops import split_loop
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
 from mirage_dsl.search.result import Plan
@@ -122,6 +123,8 @@ class Allowed:
         grid_tiles: Tiles of a grid dim of some extent, in place of the powers of two.
         loop_tiles: The same for the loop's dim.
         whole: Whether a dim of the grid may have one tile, which is no split of it.
+        batches: Whether one may that products are batched over: their program is then
+            one for any tiles, and dearer where matrices come one by one.
     """
 
     grids: Callable[[tuple[int, ...]], bool] | None = None
@@ -130,6 +133,7 @@ class Allowed:
     grid_tiles: Callable[[int], Sequence[int]] | None = None
     loop_tiles: Callable[[int], Sequence[int]] | None = None
     whole: bool = False
+    batches: bool = True
 
 
 ANY_SIZES = Allowed()
@@ -144,8 +148,8 @@ class UnsizedBlock:
 
     @property
     def split(self) -> frozenset[str]:
-        """The dims that are split at all sizes."""
-        if not self.allowed.whole:
+        """The dims that are split at all sizes, if products are batched over them."""
+        if not (self.allowed.whole and self.allowed.batches):
             return frozenset(s.dim for s in self.block.splits)
         return frozenset(() if self.block.loop is None else {self.block.loop.dim})
 
@@ -433,7 +437,10 @@ class _Sweep:
         tiles = [self._grid_tiles(s.dim, allowed) for s in axis]
         extents = [self.facts.extents[s.dim] for s in axis]
         found = matched(tiles, extents)
-        if allowed.whole and self.facts.small.isdisjoint(s.dim for s in axis):
+        alone = self.facts.small
+        if not allowed.batches:
+            alone |= self.facts.batch_dims
+        if allowed.whole and alone.isdisjoint(s.dim for s in axis):
             whole = tuple(extents)
             found = [t for t in found if any(map(operator.lt, t, whole))] + [whole]
         return found
@@ -550,6 +557,18 @@ class _Sweep:
             wide = (footprint.sizes[table.columns] >= WIDE).any(axis=0)
             good &= ~points.swap_operands | (narrow & wide)
         return np.flatnonzero(good)
+
+
+def _is_batched(block: ir.BlockGraph, outer: Types) -> bool:
+    """Whether products are batched over a dim of the grid."""
+    grid = {s.dim for s in block.grid}
+    products = [n for n in block.applies if n.op.kind is Kind.CONTRACTION]
+    types = block_types(block, outer) if products else {}
+    for node in products:
+        one, other = (frozenset(types[v].names) for v in node.values)
+        if one - other and other - one and not grid.isdisjoint(one & other):
+            return True
+    return False
 
 
 def _points(tiles: NDArray[np.int64], schedules: Schedules) -> Points:
@@ -1034,10 +1053,17 @@ class Sizer:
         around = types, extents, inside, block
         known = [c for c in counts if c is not None]
         if not known:
+            ways = [allowed]
             if allowed.grids is None:
-                allowed = replace(allowed, whole=True)
-            (found,) = self._best(*around, [allowed], keep=SHORTLIST, near=EQUAL)
-            near = [s for s in found if s.microseconds <= EQUAL * found[0].microseconds]
+                ways = [replace(allowed, whole=True, batches=b) for b in (True, False)]
+                ways = ways if _is_batched(block, types) else ways[:1]
+            found = [
+                size
+                for way in ways
+                for size in self._best(*around, [way], keep=SHORTLIST, near=EQUAL)[0]
+            ]
+            least = min((s.microseconds for s in found), default=0.0)
+            near = [s for s in found if s.microseconds <= EQUAL * least]
             fewer = [self._without_whole(best, extents) for best in near]
             # The grid that was given stays if it is as good: others are given too.
             return sorted(fewer, key=lambda s: -len(s.block.grid))[:1]

@@ -233,6 +233,26 @@ class Space:
         masks = [v.over for v in self.values if v.term in summed]
         return union_of(masks)
 
+    @cached_property
+    def batch(self) -> int:
+        """Dims of which blocks take one index at a time, as a mask.
+
+        All tensors read have them, or products only in both operands: masks, biases and
+        tables of positions need not have the heads of attention.
+        """
+        everywhere = -1
+        sides = whole = 0
+        for value in self.values:
+            if value.is_load:
+                everywhere &= value.names
+            elif value.op is not None and value.op.kind is Kind.CONTRACTION:
+                one, other = (self.values[i].names for i in value.operands)
+                sides |= one ^ other | value.over
+                # What the matrix unit has nothing of is multiplied one by one.
+                if one & ~other and other & ~one:
+                    whole |= one & other
+        return everywhere | whole & ~sides
+
     def folds(self, loop: str | None) -> bool:
         """Whether the program reduces a dim; so a loop over it is of use, or none."""
         return loop is None or any(

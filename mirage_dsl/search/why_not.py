@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import DEFAULT, GRID_AXES, Hardware
-from mirage_dsl.core.types import MemorySpace, TensorType
+from mirage_dsl.core.types import DType, MemorySpace, TensorType
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.canonical import Renaming, canonical_hash
@@ -18,7 +18,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
 from mirage_dsl.ir.walk import map_blocks, results_of, values_of
 from mirage_dsl.ops.definition import AttributeKind, Kind, Term
-from mirage_dsl.rewrite.casts import insert_casts, without_casts
+from mirage_dsl.rewrite.casts import coarse_tensors, insert_casts, without_casts
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sums import forms
@@ -308,12 +308,16 @@ def _new_dims(node: ir.Apply) -> tuple[str, ...]:
 
 
 def outside(
-    mugraph: ir.KernelGraph, space: Space | None, max_kernels: int | None
+    mugraph: ir.KernelGraph,
+    program: ir.KernelGraph,
+    space: Space | None,
+    max_kernels: int | None,
 ) -> Iterator[str]:
     """The rules that an expanded μGraph with the program's names breaks.
 
     Args:
         mugraph: The μGraph.
+        program: What was searched.
         space: The program's space as one kernel; None if it has none.
         max_kernels: As it was searched with.
     """
@@ -326,17 +330,19 @@ def outside(
         )
     if space is None and kernels == 1:
         yield "the program as a whole is not in the space of one kernel"
-    outer = kernel_types(mugraph)
+    outer, coarse = kernel_types(mugraph), coarse_tensors(program)
     for block in mugraph.blocks:
         name = f"the block of {', '.join(block.results)}"
-        for problem in _block_rules(block, outer):
+        for problem in _block_rules(block, outer, coarse):
             yield f"{name}: {problem}"
         if space is not None and kernels == 1:
             for problem in _space_rules(block, space):
                 yield f"{name}: {problem}"
 
 
-def _block_rules(block: ir.BlockGraph, outer: dict[str, TensorType]) -> Iterator[str]:
+def _block_rules(
+    block: ir.BlockGraph, outer: dict[str, TensorType], coarse: Mapping[str, DType]
+) -> Iterator[str]:
     if len(block.axes) > GRID_AXES:
         yield f"its grid splits {len(block.axes)} dims, at most {GRID_AXES} are"
     yield from _mixed_splits(block)
@@ -349,7 +355,7 @@ def _block_rules(block: ir.BlockGraph, outer: dict[str, TensorType]) -> Iterator
             "whole without the loop"
         )
     bare = without_casts(block)
-    if _hash(insert_casts(bare, outer), outer) != _hash(block, outer):
+    if _hash(insert_casts(bare, outer, coarse=coarse), outer) != _hash(block, outer):
         yield (
             "its casts are not those that the search places: of computed operands of "
             "products, to the format that they have in the program"
@@ -585,7 +591,10 @@ class _Question:
             yield "outside the space", ["its inputs are viewed in other ways"]
             return
         space = self._space()
-        yield "outside the space", list(outside(named, space, self.max_kernels))
+        yield (
+            "outside the space",
+            list(outside(named, self.program, space, self.max_kernels)),
+        )
         yield "excluded by the constraints", self._excluded()
         if space is not None:
             yield "pruned", self._pruned(named)

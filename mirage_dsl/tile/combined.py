@@ -65,10 +65,10 @@ more than that, and then it is one operation:
                                            unit = log2(e), offset = unit * m
 
 What a row's offset is off by is one factor of all of its exponentials, which a softmax
-divides away.  It is within `2.0 ** ±4` where offsets are below 2 ** 27.  Of a row beyond
-that the unit is the power of two below, by which products are exact: the largest
-exponential is 1.  The others are those of scores that are off by less than ten times
-half of their last bit, as sums of products are.
+divides away.  It is within `2.0 ** ±4` where offsets are below 2 ** 27.  Beyond that
+the unit is the power of two below, by which products are exact: the largest exponential
+is 1.  The others are those of scores that are off by less than ten times half of their
+last bit, as sums of products are.
 
 **Elements changed in place.**  A program has no memory: a cache with a new row is a new
 tensor, chosen element by element from the old one and from the row.

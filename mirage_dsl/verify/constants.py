@@ -3,7 +3,9 @@
 A float such as 0.1 or 1/sqrt(128) stands for a number that has no finite binary
 expansion.  A constant within rounding of a rational of small height is read as that
 rational; one whose square is, as the root of it with its sign, so that identities such
-as `c * c = 1/128` hold.  All others are read as the exact fraction that they store.
+as `c * c = 1/128` hold.  That is a rational times roots of primes, each the same
+wherever it occurs, so that `c / 50` in one constant is `c` divided by 50.  All others
+are read as the exact fraction that they store.
 Whichever reading applies, it moves the constant by less than its rounding error.
 
 Other numbers are compared with positions.  A window of 1024 masks nothing where a
@@ -22,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import chain, count
 
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.ir import graph as ir
@@ -32,7 +35,8 @@ from mirage_dsl.ops.table import MAXIMUM, MINIMUM, WHERE
 # -- How a constant is read ------------------------------------------------------------
 
 _HEIGHT = 10**7
-_SQUARE_HEIGHT = 2**16
+_SQUARE_SIZE = 2**32
+"""Of the square of a root, the most that numerator and denominator multiply to."""
 _ROUNDING = Fraction(1, 2**50)
 
 
@@ -45,17 +49,42 @@ class Number:
     sign: int = 1
 
     def modulo(self, p: int) -> int:
-        """The residue; without a root in the field, the exact rational."""
-        if self.square is not None:
-            square = _residue(self.square, p)
-            root = pow(square, (p + 1) // 4, p)
-            if root * root % p == square:
-                return self.sign * root % p
-        return _residue(self.rational, p)
+        """The residue; without the roots in the field, that of the exact rational."""
+        root = None if self.square is None else _root(self.square, p)
+        return _residue(self.rational, p) if root is None else self.sign * root % p
 
 
 def _residue(value: Fraction, p: int) -> int:
     return value.numerator * pow(value.denominator, -1, p) % p
+
+
+def _root(square: Fraction, p: int) -> int | None:
+    """The product of the roots of its primes; None where one has none."""
+    rational, primes = _split(square)
+    found = _residue(rational, p)
+    for prime in primes:
+        root = pow(prime, (p + 1) // 4, p)
+        if root * root % p != prime % p:
+            return None
+        found = found * root % p
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _split(square: Fraction) -> tuple[Fraction, tuple[int, ...]]:
+    """The root of a rational as another one, times roots of different primes."""
+    left = square.numerator * square.denominator
+    rational, primes = Fraction(1, square.denominator), list[int]()
+    for prime in chain((2,), count(3, 2)):
+        if prime * prime > left:
+            break
+        while left % prime**2 == 0:
+            left //= prime**2
+            rational *= prime
+        if left % prime == 0:
+            left //= prime
+            primes.append(prime)
+    return rational, (*primes, left) if left > 1 else tuple(primes)
 
 
 def _near(value: Fraction, height: int) -> Fraction | None:
@@ -65,13 +94,22 @@ def _near(value: Fraction, height: int) -> Fraction | None:
     return close if small and abs(close - value) <= abs(value) * _ROUNDING else None
 
 
+def _near_square(value: Fraction) -> Fraction | None:
+    """The rational within rounding of a square that is not large, or None."""
+    most = math.isqrt(int(_SQUARE_SIZE / value))
+    close = value.limit_denominator(most) if most else None
+    if close is None or close.numerator * close.denominator > _SQUARE_SIZE:
+        return None
+    return close if close and abs(close - value) <= value * _ROUNDING else None
+
+
 @lru_cache(maxsize=1024)
 def _read(value: Fraction) -> Number:
     sign = (value > 0) - (value < 0)
     rational = _near(value, _HEIGHT)
     if rational is not None:
         return Number(rational, None, sign)
-    return Number(value, _near(value * value, _SQUARE_HEIGHT), sign)
+    return Number(value, _near_square(value * value), sign)
 
 
 def read_number(value: Scalar, extents: Mapping[str, int]) -> Number | float:

@@ -379,6 +379,15 @@ def test_constants_are_read_as_the_numbers_they_stand_for() -> None:
     assert read(Fraction(1, 3)) * 3 % p == 1
     assert read(128**-0.5) ** 2 * 128 % p == 1
     assert (read(-(2**0.5)) + read(2**0.5)) % p == 0
+    # What is made one constant is what it was made of.
+    for prime in LOWEST_PRIMES[1]:
+        for root, factor in ((128**-0.5, 50), (24**0.5, 30), (96**-0.5, 7)):
+            both = read_number(scalar(Fraction(root) / factor), {})
+            alone = read_number(scalar(root), {})
+            assert not isinstance(both, float)
+            assert not isinstance(alone, float)
+            assert both.square is not None
+            assert both.modulo(prime) * factor % prime == alone.modulo(prime)
     assert read(math.pi) != read(math.e)
     mean = read_number(Scalar(Fraction(1), (("k", -1),)), {"k": 7})
     assert not isinstance(mean, float)

@@ -107,12 +107,8 @@ def tiles_at(
     space: Space, configuration: Configuration, point: Point
 ) -> dict[str, int]:
     """The tile of every split dim: less for short dims, 1 for numbers of parts."""
-    everywhere = -1
-    for value in space.values:
-        if value.is_load:
-            everywhere &= value.names
     parts = {space.dims[p] for p, _ in space.halves}
-    single = parts | set(space.names(everywhere))
+    single = parts | set(space.names(space.batch))
     tiles: dict[str, int] = {}
     for dim in {*configuration.grid, configuration.loop} - {None}:
         assert dim is not None

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -43,7 +44,7 @@ from mirage_dsl.ir.walk import (
     with_operands,
     with_returned,
 )
-from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.casts import coarse_tensors, insert_casts
 from mirage_dsl.rewrite.expand import expand
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.search.budget import UNLIMITED, Budget
@@ -191,6 +192,10 @@ class Rebuilder:
     calls: list[ir.Apply]
     formats: Mapping[str, DType]
 
+    @cached_property
+    def _coarse(self) -> Mapping[str, DType]:
+        return coarse_tensors(self.program)
+
     def graph(self, dag: Dag) -> ir.KernelGraph:
         """The kernel graph of a DAG."""
         written: list[ir.KernelNode] = []
@@ -270,7 +275,8 @@ class Rebuilder:
             graph = self._with_views(graph, operands_of(node))
             if isinstance(node, ir.BlockGraph):
                 types = kernel_types(graph)
-                node = insert_casts(_fitting(node, types), types, self.formats)
+                node = _fitting(node, types)
+                node = insert_casts(node, types, self.formats, self._coarse)
             graph = replace(graph, nodes=(*graph.nodes, node))
         graph = self._with_views(graph, [r.value for r in returns])
         return with_derived_extents(replace(graph, returns=returns))

@@ -1435,6 +1435,8 @@ class _Printer:
         # Stores of parts read values that their statements do not name.
         self._held = NONE_HELD if self._changes.stores else held_over(program)
         self._units = units_over(program, self._held)
+        # Shifts that are finite, and what they are made of.
+        self._shifts: dict[str, str] = {}
         self._variables: dict[str, Variable] = {}
         # Truth values as bits, by the names of those that are numbers.
         self._truths: dict[str, str] = {}
@@ -1998,7 +2000,8 @@ class _Printer:
     def _offset(self, step: tp.Compute | tp.Largest, row: str) -> tuple[str, str]:
         """What scores are multiplied by, and what is subtracted for their maximum."""
         name, unit = self._variables[row].name, self._units[row]
-        near = f"tl.abs({name}) < {unit.near}"
+        # Of the maximum as it is, so that it need not wait until that is finite.
+        near = f"tl.abs({self._shifts.get(name, name)}) < {unit.near}"
         text = f"tl.where({near}, {self._log2_e(step)}, {unit.far})"
         factor = self._bind(f"{name}_unit", text)
         return factor, self._bind(f"{name}_offset", f"tl.fma({name}, {factor}, 0.0)")
@@ -2090,6 +2093,7 @@ class _Printer:
     def _finite(self, step: tp.Finite) -> None:
         row = self._variables[step.operand]
         name = self._bind(row.name, finite_shift(row.name, step.fill))
+        self._shifts[name] = row.name
         self._variables[step.result] = replace(row, name=name)
 
     # -- Changes of form -----------------------------------------------------------
@@ -2279,6 +2283,7 @@ class _Printer:
         operand = self._form(step.operand, step.tile.axes)
         highest = self._assign(f"{step.result}_next", f"tl.maximum({last}, {operand})")
         name = self._assign(step.result, finite_shift(highest, -math.inf))
+        self._shifts[name] = highest
         self._name(step, name)
         if step.scale is not None:
             text = f"({last} - {name}) * {self._log2_e(step)}"
