@@ -861,6 +861,16 @@ and 0.51 to 0.53 by 5 x 7 and 5 x 9.  Other formats; volumes, which take up to 3
 their estimate."""
 
 
+VOLUME_SHARE, STRIDED_VOLUME_SHARE, WIDE_VOLUME_SHARE = 0.08, 0.2, 0.03
+SMALL_WINDOW = 27
+"""The same of transposed convolutions in space: by windows of at most so many points, of
+strides above 1, and by larger windows.  [M] H200, f32 rounded to TF32, TFLOP/s: 3 x 3 x 3 of stride 1 52 (32 to
+64 channels), 30 (32 to 32), 28 (48 to 48) and 15 (48 to 24), of stride 2 122 and 66;
+3 x 5 x 5 36, 3 x 5 x 7 6.5, 5 x 5 x 5 of stride 2 7.0; with channels last as many."""
+SPREAD_SHARE = 0.2
+"""The same of transposed ones in planes whose stride and dilation are above 1: libraries
+multiply by 0 what lies between.  [M] As above: 96 and 104 TFLOP/s, zeros counted."""
+
 ATTENTION_SHARE = 0.5
 """Share of its roofline that a library's attention reaches.  [M] H200, FlashAttention
 through PyTorch: with this and the latency of a reduction, rows of docs/benchmarks.md
@@ -1340,7 +1350,7 @@ class _Library:
             plane = len(shape) == 4
             wide = plane and math.prod(shapes[1][2:]) > WIDE_WINDOW
             rate *= min(WIDE_SHARE if wide else 1.0, _share_of_channels(node, shapes))
-        return flops, 0.0, flops / rate
+        return flops, 0.0, flops / (rate * _share_transposed(node, shapes, shape))
 
     def _busy(self, node: ir.Apply, busy: float) -> float:
         """Seconds of a library kernel whose roofline takes `busy`."""
@@ -1465,6 +1475,23 @@ class _Library:
         return sum(
             self.bytes(v) for v, d in lying.items() if d != rows_last(d, call.over)
         )
+
+
+def _share_transposed(
+    node: ir.Apply, shapes: Sequence[Sequence[int]], shape: Sequence[int]
+) -> float:
+    """Share of the rate that libraries reach where a convolution is transposed."""
+    if "output_padding" not in node.numbers:
+        return 1.0
+    given, window = shapes[0], shapes[1][2:]
+    if len(shape) == 5:
+        if math.prod(window) > SMALL_WINDOW:
+            return WIDE_VOLUME_SHARE
+        strided = max(node.numbers["stride"]) > 1
+        return STRIDED_VOLUME_SHARE if strided else VOLUME_SHARE
+    if max(node.numbers["stride"]) == 1 or max(node.numbers["dilation"]) == 1:
+        return 1.0
+    return SPREAD_SHARE * math.prod(given[2:]) / math.prod(shape[2:])
 
 
 def _share_of_channels(node: ir.Apply, shapes: Sequence[Sequence[int]]) -> float:

@@ -42,7 +42,7 @@ from mirage_dsl.core.settings import (
 )
 from mirage_dsl.core.types import packed
 from mirage_dsl.core.work import OutOfTimeError, until
-from mirage_dsl.cost.estimate import Cost, estimate
+from mirage_dsl.cost.estimate import Cost, estimate, launched
 from mirage_dsl.ir.analysis.launches import launched_early
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import Apply, BlockGraph, Input, KernelGraph
@@ -842,6 +842,9 @@ def _target() -> str:
 
 # -- The choice ------------------------------------------------------------------------
 
+AS_FAST = 1.005
+"""By how much medians of finalists, which are timed in turn, differ by chance."""
+
 
 def _chosen(
     measured: Sequence[Measured],
@@ -851,11 +854,12 @@ def _chosen(
 ) -> list[Candidate]:
     """The first candidate that has a certificate, or gets one; none if there is none.
 
-    A certificate names the sizes that it was given for.  None is given after `end`, a
+    Of those about as fast as the first the one with fewest launches comes first.  A
+    certificate names the sizes that it was given for.  None is given after `end`, a
     reading of `time.monotonic()`: then the fastest that has one is chosen.
     """
     known = {c.mugraph: c for c in result.candidates}
-    good = [item.mugraph for item in measured if not item.timing.reason]
+    good = _fewest_first([m for m in measured if not m.timing.reason])
     try:
         with until(end):
             for graph in good:
@@ -872,6 +876,19 @@ def _chosen(
     return [
         c for c in right if c is not None and (c.certificate or not c.mugraph.blocks)
     ][:1]
+
+
+def _fewest_first(measured: Sequence[Measured]) -> list[KernelGraph]:
+    """The μGraphs, ahead of all the one with fewest launches of those as fast."""
+    least = min((m.timing.microseconds or math.inf for m in measured), default=0.0)
+    near = [
+        m.mugraph
+        for m in measured
+        if (m.timing.microseconds or math.inf) <= AS_FAST * least
+    ]
+    first = min(near, key=lambda graph: len(launched(graph)), default=None)
+    others = (m.mugraph for m in measured if m.mugraph is not first)
+    return [*others] if first is None else [first, *others]
 
 
 def _of_other_sizes(graph: KernelGraph, hardware: Hardware) -> Candidate:

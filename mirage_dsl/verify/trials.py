@@ -117,6 +117,8 @@ class Field:
         exp_oracle: Read exp at the top of the chain as a random function.
         blocks: What evaluates the candidate's block graphs.
         turns: Numbers beside which what is computed of integers turns.
+        rare: Whether trials go on until what is rare has happened.  What tile programs
+            may have wrong that blocks have right, as a mask or a lane, is not rare.
     """
 
     shrunk: Shrunk
@@ -126,6 +128,7 @@ class Field:
     reading: Reading = field(default_factory=Reading)
     blocks: BlockEvaluator = evaluate_block
     turns: AllTurns = field(default_factory=AllTurns)
+    rare: bool = True
 
     def with_reading(self, reading: Reading) -> Field:
         """The same field under another reading of orders."""
@@ -136,7 +139,9 @@ class Field:
         """The same field for the program beside itself, whatever the candidate is."""
         alone = Shrunk(self.shrunk.program, self.shrunk.program)
         reading = self.reading.of_program
-        return replace(self, shrunk=alone, reading=reading, blocks=evaluate_block)
+        return replace(
+            self, shrunk=alone, reading=reading, blocks=evaluate_block, rare=True
+        )
 
     def graph(self, side: int) -> KernelGraph:
         """The graph of a side."""
@@ -270,7 +275,8 @@ def run_trials(where: Field, needed: int) -> Tally:
         ours, theirs = sides[PROGRAM].outputs, sides[CANDIDATE].outputs
         elements = sum(v.top[0].size for v in ours)
         choices = any(s.algebra.choices for s in sides)
-        needed = max(needed, _enough(where, elements, choices))
+        enough = _enough(where, elements, choices)
+        needed = max(needed, enough if where.rare else min(enough, KINDS))
         count = max(count, needed)
         bad_program, bad_candidate = invalid_trials(ours), invalid_trials(theirs)
         if (bad_candidate & ~bad_program).any():

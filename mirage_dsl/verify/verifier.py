@@ -693,7 +693,7 @@ class _Verification:
             blocks = tile_level(self.candidate, where.shrunk.candidate)
             if blocks is None:
                 return None
-            where = replace(where, blocks=blocks)
+            where = replace(where, blocks=blocks, rare=False)
             if self.depth.choices and reading.fresh[CANDIDATE]:
                 where = where.with_reading(reading)
                 fresh = (reading.fresh[PROGRAM], fresh_sites(where, CANDIDATE))

@@ -17,7 +17,7 @@ import mirage_dsl as mirage
 from mirage_dsl.core.errors import CacheError
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.settings import ASSERT_CACHE_HIT, DETERMINISTIC, DISALLOW_SEARCH
-from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.cost.estimate import estimate, launched
 from mirage_dsl.ir.canonical import Renaming, canonical_hash
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
@@ -499,3 +499,19 @@ def test_on_a_gpu() -> None:
     assert best.microseconds is not None
     slowest = next(m for m in found.measured if m.mugraph == found.result.program)
     assert best.microseconds <= (slowest.timing.microseconds or 0.0)
+
+
+def test_of_those_as_fast_the_one_with_fewest_launches_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = searched()
+    several = {c.mugraph for c in result.candidates if len(launched(c.mugraph)) > 1}
+    assert several
+    assert len(several) < len(result.candidates)
+
+    def judge(graph: KernelGraph) -> Timing:
+        return Timing(0, 10.0 if len(launched(graph)) > 1 else 10.04, 1e-4)
+
+    Device(monkeypatch, judge)
+    found = tuned(result, use_cache=False).result.best
+    assert len(launched(found.mugraph)) == 1
