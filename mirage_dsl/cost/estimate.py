@@ -863,13 +863,15 @@ their estimate."""
 
 VOLUME_SHARE, STRIDED_VOLUME_SHARE, WIDE_VOLUME_SHARE = 0.08, 0.2, 0.03
 SMALL_WINDOW = 27
-"""The same of transposed convolutions in space: by windows of at most so many points, of
-strides above 1, and by larger windows.  [M] H200, f32 rounded to TF32, TFLOP/s: 3 x 3 x 3 of stride 1 52 (32 to
-64 channels), 30 (32 to 32), 28 (48 to 48) and 15 (48 to 24), of stride 2 122 and 66;
-3 x 5 x 5 36, 3 x 5 x 7 6.5, 5 x 5 x 5 of stride 2 7.0; with channels last as many."""
+"""The same of transposed convolutions in space: by windows of at most so many points,
+of strides above 1, and by larger windows.  [M] H200, f32 rounded to TF32, TFLOP/s, 3 x
+3 x 3 of stride 1 52 (32 to 64 channels), 30 (32 to 32), 28 (48 to 48) and 15 (48 to 24),
+of stride 2 122 and 66; 3 x 5 x 5 36, 3 x 5 x 7 6.5, 5 x 5 x 5 of stride 2 7.0; with
+channels last as many."""
 SPREAD_SHARE = 0.2
-"""The same of transposed ones in planes whose stride and dilation are above 1: libraries
-multiply by 0 what lies between.  [M] As above: 96 and 104 TFLOP/s, zeros counted."""
+"""The same of transposed ones in planes whose stride and dilation are above 1, where
+libraries multiply by 0 what lies between.  [M] As above: 96 and 104 TFLOP/s, zeros
+counted."""
 
 ATTENTION_SHARE = 0.5
 """Share of its roofline that a library's attention reaches.  [M] H200, FlashAttention

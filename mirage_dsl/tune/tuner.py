@@ -879,16 +879,17 @@ def _chosen(
 
 
 def _fewest_first(measured: Sequence[Measured]) -> list[KernelGraph]:
-    """The μGraphs, ahead of all the one with fewest launches of those as fast."""
-    least = min((m.timing.microseconds or math.inf for m in measured), default=0.0)
-    near = [
-        m.mugraph
-        for m in measured
-        if (m.timing.microseconds or math.inf) <= AS_FAST * least
-    ]
-    first = min(near, key=lambda graph: len(launched(graph)), default=None)
-    others = (m.mugraph for m in measured if m.mugraph is not first)
-    return [*others] if first is None else [first, *others]
+    """The μGraphs, ahead of all the one with fewest launches of those as fast.
+
+    Finalists come first, by their times; others behind them have times of before.
+    """
+    graphs = [m.mugraph for m in measured]
+    times = [m.timing.microseconds or math.inf for m in measured]
+    near = itertools.takewhile(
+        lambda at: times[0] <= times[at] <= AS_FAST * times[0], range(len(graphs))
+    )
+    first = min(near, key=lambda at: len(launched(graphs[at])), default=0)
+    return [*graphs[first : first + 1], *graphs[:first], *graphs[first + 1 :]]
 
 
 def _of_other_sizes(graph: KernelGraph, hardware: Hardware) -> Candidate:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
@@ -20,6 +19,7 @@ from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import Candidate, is_one_kernel
 
+F = torch.nn.functional
 Function = Callable[..., Any]
 LENGTH, WIDTH = 2048, 128
 
