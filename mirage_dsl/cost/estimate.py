@@ -864,10 +864,10 @@ their estimate."""
 VOLUME_SHARE, STRIDED_VOLUME_SHARE, WIDE_VOLUME_SHARE = 0.08, 0.2, 0.03
 SMALL_WINDOW = 27
 """The same of transposed convolutions in space: by windows of at most so many points,
-of strides above 1, and by larger windows.  [M] H200, f32 rounded to TF32, TFLOP/s, 3 x
-3 x 3 of stride 1 52 (32 to 64 channels), 30 (32 to 32), 28 (48 to 48) and 15 (48 to 24),
-of stride 2 122 and 66; 3 x 5 x 5 36, 3 x 5 x 7 6.5, 5 x 5 x 5 of stride 2 7.0; with
-channels last as many."""
+of strides above 1, and by larger windows.  [M] H200, f32 rounded to TF32, TFLOP/s: by
+3 x 3 x 3 of stride 1 52 (32 to 64 channels), 30 (32 to 32), 28 (48 to 48) and 15 (48 to
+24), of stride 2 122 and 66; by 3 x 5 x 5 36, by 3 x 5 x 7 6.5, by 5 x 5 x 5 of stride 2
+7.0; with channels last as many."""
 SPREAD_SHARE = 0.2
 """The same of transposed ones in planes whose stride and dilation are above 1, where
 libraries multiply by 0 what lies between.  [M] As above: 96 and 104 TFLOP/s, zeros
@@ -878,8 +878,10 @@ ATTENTION_SHARE = 0.5
 through PyTorch: with this and the latency of a reduction, rows of docs/benchmarks.md
 are estimated at 0.87 to 1.31 times what was measured (gqa and mha, b = 1, 8 and 16, mqa
 at b = 1: 12.9 to 238.9 µs), and decode_attention, of one query a head, at 1.68."""
-EXACT_ATTENTION_SHARE = 0.8
-"""The same where products are of f32.  [M] H200, 512 rows or more: 0.69 to 0.92."""
+EXACT_ATTENTION_SHARE, NARROW_ATTENTION_SHARE, NARROW_HEADS = 0.9, 0.67, 64
+"""The same where products are of f32, and with heads so narrow.  [M] H200: of 2048 rows
+and more 0.89 to 0.92 with heads of 128 to 512, 0.67 with heads of 64; of 512 rows 0.73
+to 0.91, and 0.58."""
 ROW_RATES = {
     "group_norm": 0.9e9,
     "layer_norm": 4.1e9,
@@ -1415,8 +1417,7 @@ class _Library:
             joining = sum(map(self._joining, products))
             busy += 2 * hardware.prologue + (joining if len(products) == 1 else 0.0)
         if len(products) > 1:
-            exact = self.types[products[0].result].dtype == f32
-            share = EXACT_ATTENTION_SHARE if exact else ATTENTION_SHARE
+            share = self._attention_share(products[0])
             busy = math.hypot(busy / share, hardware.library_reduction)
         elif not products and call.over:
             busy = self._busy_with_reduction(call, busy)
@@ -1431,6 +1432,12 @@ class _Library:
             1e6 * arithmetic,
             call=call.name,
         )
+
+    def _attention_share(self, scores: ir.Apply) -> float:
+        if self.types[scores.result].dtype != f32:
+            return ATTENTION_SHARE
+        narrow = self.size(scores.over) <= NARROW_HEADS
+        return NARROW_ATTENTION_SHARE if narrow else EXACT_ATTENTION_SHARE
 
     def _busy_with_reduction(self, call: FusedCall, busy: float) -> float:
         """Seconds of a call that reduces; it is `busy` with its numbers and bytes."""
