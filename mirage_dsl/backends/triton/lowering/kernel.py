@@ -73,6 +73,7 @@ from mirage_dsl.tile.combined import (
     Dealt,
     Narrowed,
     Stretch,
+    Unit,
     Unpacked,
     Written,
     changes,
@@ -1434,7 +1435,6 @@ class _Printer:
         self._changes = changes(program, dict(around.variant.over))
         # Stores of parts read values that their statements do not name.
         self._held = NONE_HELD if self._changes.stores else held_over(program)
-        self._units = units_over(program, self._held)
         # Shifts that are finite, and what they are made of.
         self._shifts: dict[str, str] = {}
         self._variables: dict[str, Variable] = {}
@@ -1446,6 +1446,11 @@ class _Printer:
         self._addresses: dict[str, Address] = {}
         self._descriptors: dict[str, str] = {}
         self._print = self._methods()
+
+    @cached_property
+    def _units(self) -> Mapping[str, Unit]:
+        """The maxima that scores are multiplied with in one operation."""
+        return units_over(self._program, self._held)
 
     def _deals(self) -> Mapping[str, Dealt]:
         """The loads that give threads what they multiply."""
