@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import triton
-import triton.runtime.interpreter
 from torch import Tensor
 
 from mirage_dsl.backends.triton.lowering import kernel
@@ -118,9 +119,10 @@ def scored(largest: float) -> list[Tensor]:
 
 def rounds_once() -> bool:
     """Whether Triton's interpreter rounds a product and a sum once, as GPUs do."""
-    interpreter, f32 = triton.runtime.interpreter, triton.language.float32
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     numbers = (1 + 2.0**-12, 1 + 2.0**-12, -1.0 - 2.0**-11)
-    x, y, z = (interpreter.TensorHandle(np.float32([n]), f32) for n in numbers)
+    arrays = (np.array([n], np.float32) for n in numbers)
+    x, y, z = (interpreter.TensorHandle(a, triton.language.float32) for a in arrays)
     return bool(interpreter.InterpreterBuilder().create_fma(x, y, z).data[0] > 0)
 
 

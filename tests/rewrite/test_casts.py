@@ -10,7 +10,7 @@ from mirage_dsl.core.types import DType, TensorType, bf16, f16, f32
 from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, KernelGraph
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.rewrite.casts import insert_casts
+from mirage_dsl.rewrite.casts import coarse_tensors, insert_casts
 from tests.search import blocks
 
 
@@ -209,3 +209,47 @@ def test_what_is_computed_of_small_integers_is_as_in_the_program(
     types = block_types(block, outer)
     (product,) = (n for n in block.nodes if isinstance(n, Apply) and n.result == "q")
     assert {types[v].dtype for v in product.values} == {of}
+
+
+ROUNDED = """mirage 1
+mugraph f(x: f16[m, k], t: f32[{t}], w: f16[k, n]) -> f16[m, n]
+where m = 32, k = 32, n = 32 {{
+  i = index k
+  {lines}
+  return y
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("t", "lines", "expected"),
+    [
+        ("k", "a = mul x, t\n b = cast a dtype(f16)\n y = matmul b, w over(k)", ["t"]),
+        ("k", "b = cast t dtype(f16)\n a = mul x, b\n y = matmul a, w over(k)", ["t"]),
+        ("k", "a = mul x, t\n v = cast w dtype(f32)\n y = matmul a, v over(k)", []),
+        ("n", "a = matmul x, w over(k)\n y = mul a, t", []),
+        (
+            "k",
+            "p = to_f32 i\n a = mul t, p\n b = cast a dtype(f16)\n c = mul x, b\n"
+            "y = matmul c, w over(k)",
+            ["t", "i"],
+        ),
+        (
+            "k",
+            "b = cast t dtype(f16)\n a = mul x, b\n c = mul a, t\n"
+            "v = cast w dtype(f32)\n y = matmul c, v over(k)",
+            [],
+        ),
+    ],
+)
+def test_what_is_rounded_ahead_of_products_is_coarse(
+    t: str, lines: str, expected: list[str]
+) -> None:
+    program = parse(ROUNDED.format(t=t, lines=lines))
+    assert coarse_tensors(program) == dict.fromkeys(expected, f16)
+
+
+def test_coarse_tensors_go_with_products_of_two_bytes() -> None:
+    block, outer = product_of_square(f32, f16)
+    found = casts(insert_casts(block, outer, coarse={"x": f16}))
+    assert [(c.values[0], c.attr("dtype")) for c in found] == [("s", "f16")]
