@@ -49,12 +49,13 @@ multiplied yet, and the exponential, which has a factor of its own, takes the co
     m = max s                       →      e = exp2((x - m) * (0.125 * log2(e)))
     e = exp2((s - m) * log2(e))
 
-A difference still comes first: it is exact where both are near, however large they are.
-What else reads a maximum gets `m * 0.125`, one number for a row, which is the same to
-the last bit.  Infinities and masks of -inf are the same with the factor and without it.
-A finite number that a mask puts in, or a bias, is not: such values are as they were.
-The constant is at most 1, since a product with a larger one is infinite where what is
-held is not, and not so small that differences beyond f32 would count.
+A difference, where it is one, still comes first: it is exact where both are near,
+however large they are.  What else reads a maximum gets `m * 0.125`, one number for a
+row, which is the same to the last bit.  Infinities and masks of -inf are the same with
+the factor and without it.  A finite number that a mask puts in, or a bias, is not: such
+values are as they were.  The constant is at most 1, since a product with a larger one
+is infinite where what is held is not, and not so small that differences beyond f32
+would count.
 
 **Exponents made in one operation.**  A difference times log2(e) is two operations for
 each score of attention, which counts where few numbers are summed for it.  A score that

@@ -843,7 +843,9 @@ def _target() -> str:
 # -- The choice ------------------------------------------------------------------------
 
 AS_FAST = 1.005
-"""By how much medians of finalists, which are timed in turn, differ by chance."""
+"""By how much medians of finalists, which are timed in turn, may differ by chance.
+
+[A] It is about what two runs of one kernel differ by."""
 
 
 def _chosen(

@@ -160,6 +160,13 @@ def statements(source: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def instructions(graph: KernelGraph, pattern: str) -> int:
+    """How many instructions of the first kernel match."""
+    emitted = plan(graph)
+    ptx = compile_kernel(emitted, emitted.kernels[0], 90).asm["ptx"]
+    return len(re.findall(pattern, ptx))
+
+
 def inputs_of(graph: KernelGraph, size: float = 1.0) -> list[Tensor]:
     """Tensors whose scores are of a size."""
     drawn = random_inputs(graph)
@@ -206,14 +213,9 @@ def test_a_score_is_one_instruction_less(monkeypatch: pytest.MonkeyPatch) -> Non
     """Of 64 by 64 each of 128 threads has 32."""
     graph = mugraphs.attention(2, 64, 128, factor=FACTOR)
 
-    def products() -> int:
-        emitted = plan(graph)
-        ptx = compile_kernel(emitted, emitted.kernels[0], 90).asm["ptx"]
-        return len(re.findall(r"(mul|fma\.rn)\.f32", ptx))
-
-    new = products()
+    new = instructions(graph, r"(mul|fma\.rn)\.f32")
     monkeypatch.setattr(kernel, "held_over", nothing)
-    assert products() - new == 32
+    assert instructions(graph, r"(mul|fma\.rn)\.f32") - new == 32
 
 
 def test_maxima_stay_in_the_loop_as_they_are_held() -> None:

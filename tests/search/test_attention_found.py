@@ -60,11 +60,6 @@ def capped(q: Any, k: Any, v: Any) -> Any:
     return torch.softmax(scores.masked_fill(j > i, float("-inf")), -1) @ v
 
 
-def turned(q: Any, k: Any, v: Any, cos: Any) -> Any:
-    turn = cos.to(q.dtype)
-    return F.scaled_dot_product_attention(q * turn, k * turn, v)
-
-
 def one_head(*shape: int) -> Any:
     return mirage.spec(shape, "f16")
 
@@ -109,9 +104,3 @@ def test_sizes_are_for_the_iterations_that_are_left(without: float) -> None:
     found = best(traced(causal, batch=4))
     assert is_one_kernel(found.mugraph)
     assert found.cost.microseconds <= 4 * 0.8 * without
-
-
-def test_products_of_what_is_rounded_are_of_two_bytes(without: float) -> None:
-    """A table of f32 by which heads of f16 are multiplied, rounded to f16 before."""
-    found = best(traced(turned, mirage.spec((LENGTH, WIDTH), "f32")))
-    assert found.cost.microseconds <= 1.3 * without
