@@ -36,6 +36,7 @@ from mirage_dsl.core.hardware import (
 from mirage_dsl.core.types import AxisNames, TensorType, Types, f32
 from mirage_dsl.cost.facts import Column, Rows, as_column, facts_as_searched
 from mirage_dsl.cost.footprint import (
+    HELD_IN_L2,
     Bools,
     Footprint,
     Resources,
@@ -77,8 +78,6 @@ LATENCY_NORM = 3.0
 GRAIN = 64
 """Bytes that lie together in memory for full speed."""
 
-HELD_IN_L2 = 0.6
-"""Part of the L2 cache that one tensor fills before some of it leaves early."""
 
 IN_USE = 0.25
 """Part of a buffer's time that it is in use, where it is read to registers."""
@@ -243,7 +242,8 @@ def _reads(
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / source, 1.0), waves)
     # Windows of neighbouring blocks, which run together, have elements in common.
-    passes = np.where(loads.overlapping > 1, 1.0, passes)
+    once = loads.looped & footprint.is_read_once(waves)
+    passes = np.where((loads.overlapping > 1) | once, 1.0, passes)
     cold = as_column(load.source not in inside for load in loads.own)
     fits = source < HELD_IN_L2 * hardware.l2_bytes
     fetched = np.where(fits, 1.0, passes) * source * cold

@@ -11,7 +11,7 @@ from it; registers hold accumulators and the tiles that are live at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +28,11 @@ from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.maps import Extents
 from mirage_dsl.tile import program as tp
 from mirage_dsl.tile.combined import DEALT_REGISTERS, DEALT_WARPS
+
+HELD_IN_L2 = 0.6
+"""Part of the L2 cache that one tensor fills before some of it leaves early."""
+FEW_BYTES = 8
+"""One part of so many of what loops read may differ between blocks that share it."""
 
 # -- Sizes of values -------------------------------------------------------------------
 
@@ -271,7 +276,7 @@ class Footprint:
         """Blocks that have a part of what each load reads; one row if all blocks do."""
         program = self.facts.program
         loads = self.facts.loads.values()
-        if len(ir.grid_axes(program.grid)) == len(program.grid) or not loads:
+        if len(self._axes) == len(program.grid) or not loads:
             return self.blocks
         loaded = [{d.name for d in ir.dims_of(n.at) if d.grid} for n in loads]
         return np.stack([self._blocks_with(names) for names in loaded])
@@ -279,12 +284,92 @@ class Footprint:
     def _blocks_with(self, names: AbstractSet[str]) -> tp.Numbers:
         """Blocks that have a part of each of some dims."""
         count = np.ones(len(self.points))
-        for axis in ir.grid_axes(self.facts.program.grid):
+        for axis in self._axes:
             parts = tp.parts_at(self.facts.program, axis, self._tiles)
             own = names & parts.keys()
             counts = [parts[n] for n in own] or list(parts.values())
             count = count * np.maximum.reduce(counts)
         return count
+
+    @cached_property
+    def _axes(self) -> tuple[tuple[ir.Split, ...], ...]:
+        return ir.grid_axes(self.facts.program.grid)
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Dims along whose axes blocks read the same in their loops.
+
+        Not where all are, nor where no product reads it.  What hangs on little of the
+        bytes may differ, as masks do.
+        """
+        if not self.facts.products or not self.read_in_loops:
+            return frozenset()
+        loads = self.facts.tables.loads
+        looped = np.flatnonzero(loads.looped[:, 0]).tolist()
+        own = {at: {d.name for d in ir.dims_of(loads.own[at].at)} for at in looped}
+
+        def differ(axis: tuple[ir.Split, ...]) -> float:
+            dims = {s.dim for s in axis}
+            return sum(loads.source[at, 0] for at in looped if own[at] & dims)
+
+        found = [a for a in self._axes if FEW_BYTES * differ(a) <= self.read_in_loops]
+        if len(found) == len(self._axes):
+            return frozenset()
+        return frozenset(split.dim for axis in found for split in axis)
+
+    @cached_property
+    def apart(self) -> list[tuple[ir.Split, ...]]:
+        """The other axes, as what loops read lies in memory: the slowest one first."""
+        loads = self.facts.tables.loads
+        looped = np.flatnonzero(loads.looped[:, 0]).tolist()
+        dims = [d.name for at in looped for d in ir.dims_of(loads.own[at].at)]
+        others = (a for a in self._axes if a[0].dim not in self.shared)
+
+        def place(axis: tuple[ir.Split, ...]) -> int:
+            return min((dims.index(s.dim) for s in axis if s.dim in dims), default=0)
+
+        return sorted(others, key=place)
+
+    @cached_property
+    def read_in_loops(self) -> float:
+        """Bytes of the tensors that loops read."""
+        loads = self.facts.tables.loads
+        return float(loads.source[loads.looped[:, 0]].sum())
+
+    def blocks_along(self, axes: Iterable[Sequence[ir.Split]]) -> tp.Numbers:
+        """How many blocks some axes of the grid have together."""
+        count = np.ones(len(self.points))
+        for axis in axes:
+            parts = tp.parts_at(self.facts.program, axis, self._tiles)
+            count = count * np.maximum.reduce(list(parts.values()))
+        return count
+
+    def is_read_once(self, waves: tp.Numbers) -> NDArray[np.bool_]:
+        """Where what loops read is fetched into L2 once, by blocks in a good order.
+
+        Blocks along shared axes run together then, and what those of one time read
+        fits.  `cost/order.py` has that order.
+        """
+        if not self.shared:
+            return np.zeros(len(self.points), bool)
+        shared = [axis for axis in self._axes if axis[0].dim in self.shared]
+        part = self.blocks_along(shared) / self.blocks
+        if self.counts_down:
+            part = part * self.blocks_along(self.apart[-1:])
+            return self.read_in_loops * part < self.room_of_bounded
+        part = np.maximum(part, 1 / waves)
+        return self.read_in_loops * part < HELD_IN_L2 * self.hardware.l2_bytes
+
+    @property
+    def counts_down(self) -> bool:
+        """Whether blocks of long loops start first, along a shared axis."""
+        program, shared = self.facts.program, self.shared
+        return any(tp.counts_down(a, program) for a in self._axes if a[0].dim in shared)
+
+    @property
+    def room_of_bounded(self) -> float:
+        """Bytes that L2 keeps of what loops read whose blocks read half in the mean."""
+        return 2 * HELD_IN_L2 * self.hardware.l2_bytes
 
     def _extent(self, name: str) -> float:
         return float(self.facts.program.extents.get(name) or 1)

@@ -1,4 +1,4 @@
-"""The order of a kernel's statements, which changes nothing that is computed.
+"""The orders of a kernel's statements and blocks, which change nothing computed.
 
 Operators that move data between threads (reductions, operands that a product wants
 otherwise) need a synchronisation before what they made is read.  Operators of one
@@ -6,10 +6,14 @@ depth, counted in such steps, share one; so statements are sorted by depth.  A l
 comes after such a wait sets out late, unless the loop runs ahead with it; so loads come
 first.  Of equally good orders that one is taken in which the fewest registers are live
 at once.
+
+Blocks that read the same in their loops follow one another where L2 does not hold what
+all loops read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -24,7 +28,12 @@ from mirage_dsl.cost.facts import (
     facts_as_searched,
     live_tiles,
 )
-from mirage_dsl.cost.footprint import Footprint, footprint_of, resources
+from mirage_dsl.cost.footprint import (
+    HELD_IN_L2,
+    Footprint,
+    footprint_of,
+    resources,
+)
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
@@ -36,14 +45,15 @@ Steps = Sequence[Step]
 
 
 def in_good_order(graph: ir.KernelGraph, hardware: Hardware) -> ir.KernelGraph:
-    """The μGraph with the statements of its blocks in their best order."""
+    """The μGraph with the statements and axes of its blocks in their best order."""
     types = kernel_types(graph)
     extents = derived_extents(graph)
 
     def ordered(node: ir.BlockGraph) -> ir.BlockGraph:
         try:
             facts = facts_as_searched(node, types, extents)
-            return _best_order(node, footprint_of(facts, hardware))
+            footprint = footprint_of(facts, hardware)
+            return replace(_best_order(node, footprint), grid=_grid(node, footprint))
         except UnsupportedError:
             return node
 
@@ -204,6 +214,47 @@ def _before(
         }
         for at in range(len(made))
     ]
+
+
+# -- Blocks ----------------------------------------------------------------------------
+
+
+def _grid(block: ir.BlockGraph, footprint: Footprint) -> tuple[ir.Split, ...]:
+    """The axes of the grid, those first along which blocks are next to each other.
+
+    Blocks along shared axes come together, so that what they read is in L2.  [M] H200,
+    µs: attention [4, 32, 2048, 128] 814, now 695, with a mask of truth values
+    [8, 32, 2048, 64] 944, now 832, [1, 32, 2048, 128] 147, now 144.
+
+    The long blocks of bounded loops shall start first, over as many of the other axes
+    as L2 holds: causal attention [4, 32, 2048, 128] 376, now 347, where 358 is what it
+    takes head by head.
+    """
+    shared = [axis for axis in block.axes if axis[0].dim in footprint.shared]
+    held = HELD_IN_L2 * footprint.hardware.l2_bytes
+    if not shared or footprint.read_in_loops < held:
+        return block.grid
+    apart = [axis[0].dim for axis in footprint.apart]
+    others = sorted(
+        (a for a in block.axes if a not in shared), key=lambda a: apart.index(a[0].dim)
+    )
+    ahead = _held_together(footprint) if footprint.counts_down else 0
+    if footprint.counts_down and not ahead:
+        return block.grid
+    last = len(others) - ahead
+    axes = (*others[last:], *shared, *others[:last])
+    return tuple(split for axis in axes for split in axis)
+
+
+def _held_together(footprint: Footprint) -> int:
+    """Of how many of the last axes L2 holds what their blocks read."""
+    apart = [float(footprint.blocks_along([axis])[0]) for axis in footprint.apart]
+    held = footprint.read_in_loops / math.prod(apart)
+    for number, count in enumerate(reversed(apart)):
+        held *= count
+        if held > footprint.room_of_bounded:
+            return number
+    return len(apart)
 
 
 # -- Back to a block graph -------------------------------------------------------------

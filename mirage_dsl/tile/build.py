@@ -69,7 +69,7 @@ from mirage_dsl.core.types import (
     scalar,
 )
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.analysis.bounds import shift_row
+from mirage_dsl.ir.analysis.bounds import magnitudes, shift_row
 from mirage_dsl.ir.analysis.launches import Announced, after_wait, asked_ahead, launches
 from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
 from mirage_dsl.ir.analysis.settled import unmasked
@@ -826,9 +826,11 @@ class Layout:
         products: The product of each contraction, by its result.
     """
 
-    def __init__(self, block: ir.BlockGraph, types: Types, sizes: tp.Sizes) -> None:
+    def __init__(self, given: Suited[Any], sizes: tp.Sizes) -> None:
+        block, types = given.block, given.types
         self._block = block
         self._types = types
+        self._extents: Extents = given.around.extents
         self._sizes = sizes
         self._axes: dict[str, tp.Order] = {}
         self._wishes: dict[str, _Wish] = {}
@@ -855,6 +857,10 @@ class Layout:
     def is_integer(self, value: str) -> bool:
         """Whether a value is of integers."""
         return self._types[value].dtype.is_integer
+
+    def magnitudes(self) -> Mapping[str, float]:
+        """How large values are at most, whatever finite numbers are loaded."""
+        return magnitudes(self._block, self._types, self._extents)
 
     def is_of_bytes(self, value: str) -> bool:
         """Whether a value is of numbers of 8 bits, which all other floats hold."""
@@ -1116,6 +1122,8 @@ Stage = Literal["before", "body", "after"]
 
 MODERATE = 2.0**60
 """Constants up to this, and down to one over it, may be multiplied by one another."""
+LARGEST_FACTOR = 2.0**126
+"""Numbers up to this may be multiplied by log2(e): f32 holds what they become."""
 
 
 class Wiring:
@@ -1170,15 +1178,28 @@ class Wiring:
                 self._absorbed.add(maker.result)
 
     def _find_scale(self, node: ir.Apply) -> None:
-        """An exponential of a product with a constant that may take another factor.
+        """An exponential of a product with what may take another factor.
 
-        A row may not: where its numbers are large, it would overflow before the tile's
-        make the product small.
+        That is a constant, or a row of which no number can be large: others would
+        overflow before the tile's make the product small.
         """
         maker = self._alone_of(node, table.MUL)
-        if maker is not None and any(map(_is_moderate, maker.operands)):
+        if maker is None:
+            return
+        if any(map(_is_moderate, maker.operands)) or self.factor_row(maker) is not None:
             self.scaled[node.result] = maker
             self._absorbed.add(maker.result)
+
+    def factor_row(self, product: ir.Apply) -> str | None:
+        """The operand with fewer dims, if it stays in range times a usual factor."""
+        axes = self._layout.axes(product.result)
+        rows = (v for v in product.values if len(self._layout.axes(v)) < len(axes))
+        return next((v for v in rows if self._most[v] <= LARGEST_FACTOR), None)
+
+    @cached_property
+    def _most(self) -> Mapping[str, float]:
+        """How large values are at most."""
+        return self._layout.magnitudes()
 
     def _find_rounded(self, node: ir.Apply) -> None:
         """A product from which something with fewer dims is subtracted."""
@@ -2013,7 +2034,7 @@ class _Builder:
         self._outer: tp.Outer = given.around
         self._sizes, self._made, self._is_noted = sizes, made, noted
         self._late = None if made is None else after_wait(block, made)
-        self._layout = Layout(block, types, sizes)
+        self._layout = Layout(given, sizes)
         self._wiring = Wiring(block, self._layout)
         around = self._outer
         self._narrow = narrow(block, types, around.types, around.extents)
@@ -2161,7 +2182,7 @@ class _Builder:
             self._wiring = Wiring(self._block, self._layout)
         self._body, self._in_loop = [], True
         self._formed.append({})
-        for node in self._block.nodes:
+        for node in self._loads_first():
             if isinstance(node, ir.Accumulate):
                 self._accumulate(node)
             elif isinstance(node, ir.Store):
@@ -2172,6 +2193,16 @@ class _Builder:
         loop = tp.Loop(dim, tuple(self._body), part, closing=self._noted())
         self._block, self._wiring, self._in_loop = block, wiring, False
         return loop
+
+    def _loads_first(self) -> list[ir.BlockNode]:
+        """The nodes of the loop, what it loads at known positions first.
+
+        The pipeline copies where the load stands.  Behind a product the copy would be
+        asked for when that is awaited, and of an iteration less is on its way: 1.02
+        of the time in attention with a maximum.
+        """
+        nodes = self._block.nodes
+        return sorted(nodes, key=lambda n: not isinstance(n, ir.Load))
 
     def _node(self, node: ir.Load | ir.Apply | ir.RunningMax) -> None:
         if isinstance(node, ir.Apply) and self._wiring.is_fused(node):
@@ -2508,8 +2539,12 @@ class _Builder:
         )
 
     def _scaled_exp(self, node: ir.Apply, product: ir.Apply) -> str:
-        """exp(whole * constant) in one step."""
-        operands = sorted(self._operands(product), key=lambda o: isinstance(o, Scalar))
+        """exp(whole * factor) in one step."""
+        row = self._wiring.factor_row(product)
+        last = [isinstance(o, Scalar) or o == row for o in product.operands]
+        operands = self._operands(product)
+        if last[0] and not last[1]:
+            operands.reverse()
         order = self._layout.orders[node.result]
         forms = self._forms(operands, order)
         tile = tp.Tile(f32, order)

@@ -480,7 +480,7 @@ def _in_memory(axes: Sequence[Axis], kind: TensorType) -> tuple[str, ...]:
     return tuple(d.name for axis in kind.order for d in axes[axis])
 
 
-def counts_down(axis: Sequence[ir.Split], block: ir.BlockGraph) -> bool:
+def counts_down(axis: Sequence[ir.Split], block: ir.BlockGraph | TileProgram) -> bool:
     """Whether the last part of an axis is the first block's.
 
     So where a block iterates up to its place: the longest blocks start first, and the

@@ -17,13 +17,17 @@ from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.types import scalar
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import with_symbolic
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.tile.build import programs
 from mirage_dsl.tile.combined import LARGEST_OFFSET, Unit, held_over, units_over
 from mirage_dsl.tile.program import TileProgram
+from tests.backends.running import check, random_inputs
 from tests.backends.test_held import FORMS, divided, instructions
 from tests.programs import mugraphs
+from tests.tile.test_build import SHARED
 from tests.tile.test_held import rows
 
+LOG2_E = "1.4426950408889634"
 SCALES = (1.0, 0.125, 0.3)
 
 
@@ -183,3 +187,27 @@ def test_units_leave_the_largest_within_f16(factor: float) -> None:
 @pytest.mark.parametrize("name", ["causal", "a mask", "pages", "no loop"])
 def test_all_forms_have_units(name: str) -> None:
     assert "_unit" in emit(FORMS[name])
+
+
+# -- Factors of rows -------------------------------------------------------------------
+
+
+def factored(dtype: str) -> KernelGraph:
+    """exp(s * r) of scores and a row, with a sum over them."""
+    return parse(SHARED.replace("TYPE", dtype).replace("ROW", "r_t"))
+
+
+def test_a_row_takes_the_factor() -> None:
+    graph = factored("f16")
+    assert f"tl.exp2(s * (r_t_f32[None, :] * {LOG2_E}))" in emit(graph)
+    check(graph, [0.3 * x for x in random_inputs(graph)])
+
+
+def test_a_row_that_may_be_large_does_not() -> None:
+    """3e38 is infinite times log2(e), and no number times a score of 0."""
+    graph = factored("f32")
+    assert f"tl.exp2(x * {LOG2_E})" in emit(graph)
+    q, k, v, r = random_inputs(graph)
+    inputs = [q, torch.zeros_like(k), v, torch.full_like(r, 3e38)]
+    for found in check(graph, inputs):
+        assert torch.isfinite(found).all()

@@ -10,6 +10,7 @@ import torch
 
 from mirage_dsl.backends.triton.lowering.emit import emit, plan
 from mirage_dsl.backends.triton.lowering.kernel import Variant
+from mirage_dsl.backends.triton.running import screen
 from mirage_dsl.backends.triton.running.interpret import interpreting, load_module
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import (
@@ -27,6 +28,7 @@ from mirage_dsl.core.types import bf16, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.text.parser import parse
 from tests.backends.running import (
     allowed,
     as_array,
@@ -245,6 +247,58 @@ def test_screening_rejects_what_is_slow() -> None:
     assert "waits for 3 loads" in str(bad.rejection())
     bad = KernelReport("k", 64, 300_000, 0, 2, 0, "mma", 1, 1, 0.1)
     assert "shared memory" in str(bad.rejection())
+
+
+MASKED = """mirage 1
+mugraph masked(
+    q: f16[h, n, d], k: f16[h, m, d], v: f16[h, m, d], seen: bool[m]
+) -> f16[h, n, d] where h = 4, n = 256, m = 512, d = 64 {
+  y = block grid(h / 1, n / 64) loop(m / 64) {
+    q_t = load q[h/grid, n/grid, d]
+    k_t = load k[h/grid, m/loop, d]
+    v_t = load v[h/grid, m/loop, d]
+    seen_t = load seen[m/loop]
+    s = matmul q_t, k_t over(d)
+    w = where(seen_t, s, -inf)
+    t = rowshift w over(m)
+    top = running max t
+    p = exp(w - top)
+    p16 = cast p dtype(f16)
+    o = matmul p16, v_t over(m)
+    os = accumulate o rescale top
+    l = sum p over(m)
+    ls = accumulate l rescale top
+    z = os / ls
+    store y: f16[h/grid, n/grid, d] = z
+  }
+  return y
+}
+"""
+
+
+def test_a_mask_too_small_to_be_copied_ahead_is_no_reason() -> None:
+    """Attention with one for each key waits for 64 bytes; refused, it was slow."""
+    (report,) = compile_only(parse(MASKED))
+    assert report.rejection() is None
+    assert report.pipelined_loads == 2
+
+
+def test_a_larger_load_that_the_loop_waits_for_is_one() -> None:
+    ttgir = """
+      scf.for %i = %a to %b {
+        %x = tt.load %p : tensor<SHAPEx!tt.ptr<FORMAT>, #blocked> loc(#loc1)
+      }
+      %y = tt.load %p : tensor<128x64x!tt.ptr<f16>, #blocked>
+    """
+    for shape, dtype, waits in (
+        ("64", "i8", 0),
+        ("64", "i64", 1),
+        ("128x64", "f16", 1),
+        ("32x8", "bf16", 1),
+        ("16x8", "f8E4M3FN", 0),
+    ):
+        text = ttgir.replace("SHAPE", shape).replace("FORMAT", dtype)
+        assert screen._loads_in_loops(text, 512) == (0, waits)
 
 
 def test_shared_memory_is_that_of_the_target() -> None:

@@ -1,6 +1,10 @@
-"""What is decided after the search: order of statements, launches."""
+"""What is decided after the search: orders of statements and blocks, launches."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
 
 from mirage_dsl.core.hardware import A100, H100
 from mirage_dsl.core.types import f16, f32
@@ -19,6 +23,7 @@ from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import finished
 from mirage_dsl.search.result import Candidate, SearchResult
 from tests.programs import mugraphs
@@ -98,6 +103,79 @@ def test_tiles_are_made_when_they_are_needed() -> None:
         out = b.store(total, "m/grid, n", dtype=f32, name="out")
     graph = g.returns(out).build()
     assert registers(in_good_order(graph, H100)) < registers(graph)
+
+
+ATTENTION = """mirage 1
+mugraph attention(
+    q: f16[b, h, n, d], k: f16[b, h, m, d], v: f16[b, h, m, d], seen: bool[1, 1, n, m]
+) -> f16[b, h, n, d] where b = BATCHES, h = 32, n = 2048, m = 2048, d = 128 {
+  i = index n
+  j = index m
+  y = block grid(b / 1, h / 1, n / 128) loop(m / 64)BOUND {
+    q_t = load q[b/grid, h/grid, n/grid, d]
+    i_t = load i[n/grid]
+    k_t = load k[b/grid, h/grid, m/loop, d]
+    v_t = load v[b/grid, h/grid, m/loop, d]
+    j_t = load j[m/loop]
+    seen_t = load seen[1, 1, n/grid, m/loop]
+    s = matmul q_t, k_t over(d)
+    before = j_t <= i_t
+    w = where(CONDITION, s, -inf)
+    t = rowshift w over(m)
+    top = running max t
+    p = exp(w - top)
+    p16 = cast p dtype(f16)
+    o = matmul p16, v_t over(m)
+    os = accumulate o rescale top
+    l = sum p over(m)
+    ls = accumulate l rescale top
+    z = os / ls
+    store y: f16[b/grid, h/grid, n/grid, d] = z
+  }
+  return y
+}
+"""
+
+
+def attention(batches: int, *, causal: bool = False) -> KernelGraph:
+    """With a mask that is loaded, or the causal one."""
+    bound, condition = (" while(m <= n)", "before") if causal else ("", "seen_t")
+    text = ATTENTION.replace("BATCHES", str(batches)).replace("BOUND", bound)
+    without = ("seen_t =",) if causal else ("index", "i_t =", "j_t =", "before =")
+    lines = text.splitlines(keepends=True)
+    kept = "".join(line for line in lines if not any(w in line for w in without))
+    return parse(kept.replace("CONDITION", condition))
+
+
+@pytest.mark.parametrize(
+    ("batches", "causal", "order"),
+    [
+        # L2 holds what all blocks read.
+        (1, False, "bhn"),
+        (1, True, "bhn"),
+        # The blocks of one head together, though each reads its part of a small mask.
+        (4, False, "nbh"),
+        # The long blocks of all heads of a batch, then the shorter ones.
+        (4, True, "hnb"),
+    ],
+)
+def test_blocks_that_read_the_same_run_together(
+    batches: int, causal: bool, order: str
+) -> None:
+    graph = attention(batches, causal=causal)
+    large = replace(H100, l2_bytes=70_000_000)
+    ordered = in_good_order(graph, large)
+    assert "".join(s.dim for s in ordered.blocks[0].grid) == order
+    assert in_good_order(ordered, large) == ordered
+    check_or_raise(ordered)
+
+
+def test_what_runs_together_is_read_once() -> None:
+    """From DRAM; blocks in the order of batches would read it once for each wave."""
+    once = 4 * 32 * 2048 * 128 * 2
+    for causal in (False, True):
+        (cost,) = estimate(attention(4, causal=causal), H100).kernels
+        assert cost.dram_bytes < 4.5 * once
 
 
 def result_of(graph: KernelGraph) -> SearchResult:

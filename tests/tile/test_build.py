@@ -377,3 +377,51 @@ def test_positions_of_windows_are_counted_in_32_bits() -> None:
         statement = made[name]
         assert isinstance(statement, Compute | Positions)
         assert statement.tile.dtype == i32
+
+
+SHARED = """mirage 1
+mugraph shared(q: f16[n, d], k: TYPE[m, d], v: f16[m, d], r: TYPE[m]) -> f32[n, d]
+where n = 64, m = 128, d = 16 {
+  y = block grid(n / 32) loop(m / 32) {
+    q_t = load q[n/grid, d]
+    k_t = load k[m/loop, d]
+    k16 = cast k_t dtype(f16)
+    s = matmul q_t, k16 over(d)
+    r_t = load r[m/loop]
+    x = mul s, ROW
+    p = exp x
+    p16 = cast p dtype(f16)
+    v_t = load v[m/loop, d]
+    o = matmul p16, v_t over(m)
+    z = accumulate o
+    store y: f32[n/grid, d] = z
+  }
+  return y
+}
+"""
+
+
+def test_loads_of_an_iteration_come_first() -> None:
+    (program,) = programs(parse(SHARED.replace("TYPE", "f16").replace("ROW", "r_t")))
+    (loop,) = (s for s in program.body if isinstance(s, Loop))
+    loads = [s.result for s in loop.body if isinstance(s, Load)]
+    assert loads == ["k_t", "r_t", "v_t"]
+    assert all(isinstance(s, Load) for s in loop.body[: len(loads)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "row", "inner"),
+    [("f16", "r_t", "mul"), ("f32", "r_t", None), ("f16", "s", None)],
+)
+def test_an_exponential_takes_a_factor_that_cannot_be_large(
+    dtype: str, row: str, inner: str | None
+) -> None:
+    """A row of f32 times log2(e) may overflow where its product with scores is 1."""
+    (program,) = programs(parse(SHARED.replace("TYPE", dtype).replace("ROW", row)))
+    (made,) = (
+        s
+        for s, _ in walk(program.body)
+        if isinstance(s, Compute) and s.op.name == "exp"
+    )
+    assert (made.inner and made.inner.name) == inner
+    assert made.operands[1:] == ("r_t/f32",) * bool(inner)

@@ -718,9 +718,7 @@ class GraphBounds:
 
     def _block(self, number: int, block: ir.BlockGraph) -> None:
         walk = self._walk(block_types(block, self._types))
-        # Sums of squares may come after what they bound: so they come first.
-        for node in (*live(block.made, _sums_of_squares(block)), *block.made):
-            walk.note(node.result, self._of_node(node, block, walk))
+        _walk_block(block, walk, lambda load: self.kernel[load.source])
         self.blocks[number] = walk.bounds
         for store in block.stores:
             kept = only_numbers(walk.bounds[store.operand])
@@ -729,31 +727,55 @@ class GraphBounds:
             bound = rounded(Bound(norms, kept.least), store.dtype or f32, walk.count)
             self.kernel[store.result] = bound
 
-    def _of_node(
-        self,
-        node: ir.ValueNode,
-        block: ir.BlockGraph,
-        walk: Walk,
-    ) -> Bound:
-        match node:
-            case ir.Load():
-                return self.kernel[node.source]
-            case ir.Apply():
-                return walk.apply(node)
-            case ir.Accumulate() if node.adds and block.loop is not None:
-                bound = walk.bounds[node.operand]
-                extent = self._extents.get(block.loop.dim)
-                count = math.inf if extent is None else parts(extent, block.loop.tile)
-                slack = 1 + SUM_SLACK + TERM_SLACK * count
-                most = {ALL: {ONE: bound.magnitude * count * slack}}
-                least = {ONE: bound.smallest / slack}
-                return Bound(most, None if bound.least is None else least)
-            case ir.Accumulate() if (
-                block.loop is not None and node.reduction is not None
-            ):
-                return _reduced(node.reduction, walk.bounds[node.operand])
-            case ir.Accumulate() | ir.RunningMax():
-                return only_numbers(walk.bounds[node.operand])
+
+def magnitudes(
+    block: ir.BlockGraph, types: Types, extents: Extents
+) -> dict[str, float]:
+    """How large the values of a block are at most, whatever finite numbers it loads.
+
+    Args:
+        block: The block.
+        types: Of its values.
+        extents: Of dims.
+    """
+
+    def loaded(load: ir.Load) -> Bound:
+        return Bound({ALL: {ONE: types[load.result].dtype.max}})
+
+    walk = Walk(types, extents)
+    _walk_block(block, walk, loaded)
+    return {name: bound.magnitude for name, bound in walk.bounds.items()}
+
+
+def _walk_block(
+    block: ir.BlockGraph, walk: Walk, loaded: Callable[[ir.Load], Bound]
+) -> None:
+    """Note the bounds of a block's values."""
+    # Sums of squares may come after what they bound: so they come first.
+    for node in (*live(block.made, _sums_of_squares(block)), *block.made):
+        bound = loaded(node) if isinstance(node, ir.Load) else _of(node, block, walk)
+        walk.note(node.result, bound)
+
+
+def _of(
+    node: ir.Apply | ir.Accumulate | ir.RunningMax, block: ir.BlockGraph, walk: Walk
+) -> Bound:
+    """The bound of what a block computes."""
+    match node:
+        case ir.Apply():
+            return walk.apply(node)
+        case ir.Accumulate() if node.adds and block.loop is not None:
+            bound = walk.bounds[node.operand]
+            extent = walk.extents.get(block.loop.dim)
+            count = math.inf if extent is None else parts(extent, block.loop.tile)
+            slack = 1 + SUM_SLACK + TERM_SLACK * count
+            most = {ALL: {ONE: bound.magnitude * count * slack}}
+            least = {ONE: bound.smallest / slack}
+            return Bound(most, None if bound.least is None else least)
+        case ir.Accumulate() if block.loop is not None and node.reduction is not None:
+            return _reduced(node.reduction, walk.bounds[node.operand])
+        case ir.Accumulate() | ir.RunningMax():
+            return only_numbers(walk.bounds[node.operand])
 
 
 def _sums_of_squares(block: ir.BlockGraph) -> list[str]:

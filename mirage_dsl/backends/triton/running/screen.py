@@ -10,6 +10,7 @@ that the loop waits for, shared memory, and how many blocks share a multiprocess
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import tempfile
@@ -61,6 +62,9 @@ TOLERATED_SPILLS = 64
 ALIGNED = [["tt.divisibility", 16]]
 RIGHT_DESCRIPTORS = (12, 9)
 """From this version on ptxas adds to descriptors of `wgmma` as it should."""
+BYTES_COPIED = 4
+"""What a thread copies ahead at least: a mask of 64 truth values is waited for."""
+_POINTERS = re.compile(r"tensor<((?:\d+x)+)!tt\.ptr<[a-z]+(\d+)")
 _DESCRIPTOR = re.compile(r"(?:or\.b64|add\.s64)\s+(%rd\d+), (%rd\d+), (-?\d+);")
 _WGMMA = re.compile(r"wgmma\.mma_async[^{]*\{[^}]*\},\s*(\{[^}]*\}|%rd\d+),\s*(%rd\d+)")
 
@@ -75,7 +79,8 @@ class KernelReport(Report):
 
     Attributes:
         pipelined_loads: Asynchronous copies in loops.
-        sync_loads: Loads in loops that the loop waits for.
+        sync_loads: Loads in loops that the loop waits for, without those that are too
+            small to be copied ahead.
         products: Matrix instructions of the kernel: `wgmma`, `mma`, `fma`, or `none`.
         ptx_bytes: Size of the PTX text.
         cubin_bytes: Size of the machine code.
@@ -340,7 +345,8 @@ def _report(emitted: ModulePlan, kernel: KernelPlan, target: str) -> KernelRepor
     ttgir, ptx = str(compiled.asm["ttgir"]), str(compiled.asm["ptx"])
     cubin = bytes(compiled.asm["cubin"])
     registers, stack = _resources(cubin)
-    asynchronous, synchronous = _loads_in_loops(ttgir)
+    threads = WARP * int(compiled.metadata.num_warps)
+    asynchronous, synchronous = _loads_in_loops(ttgir, threads * BYTES_COPIED)
     return KernelReport(
         name=kernel.name,
         registers=registers,
@@ -375,8 +381,13 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _loads_in_loops(ttgir: str) -> tuple[int, int]:
-    """Asynchronous copies and plain loads inside `scf.for`, by nesting of braces."""
+def _loads_in_loops(ttgir: str, least: int) -> tuple[int, int]:
+    """Asynchronous copies and plain loads inside `scf.for`, by nesting of braces.
+
+    Args:
+        ttgir: The kernel.
+        least: Bytes from which on a tile could be copied ahead; others do not count.
+    """
     asynchronous = synchronous = 0
     depth, inside = 0, list[int]()
     for line in ttgir.splitlines():
@@ -386,11 +397,21 @@ def _loads_in_loops(ttgir: str) -> tuple[int, int]:
         if inside:
             asynchronous += "async_copy_global_to_local" in code
             asynchronous += "async_tma_copy_global_to_local" in code
-            synchronous += bool(re.search(r"\btt\.load\b", code))
+            if re.search(r"\btt\.load\b", code):
+                synchronous += _bytes_of_tile(code) >= least
         depth += code.count("{") - code.count("}")
         if inside and depth <= inside[-1]:
             inside.pop()
     return asynchronous, synchronous
+
+
+def _bytes_of_tile(load: str) -> float:
+    """How many bytes a `tt.load` asks for; infinite where its type says nothing."""
+    found = _POINTERS.search(load)
+    if found is None:
+        return math.inf
+    shape = map(int, found[1].split("x")[:-1])
+    return math.prod(shape) * max(int(found[2]), 8) // 8
 
 
 def _products(ptx: str, ttgir: str) -> str:
