@@ -559,7 +559,10 @@ class _Writer:
                 del self.edges[inner.node]
 
     def order(self) -> list[int]:
-        """Nodes by stage, loads first, operands before results."""
+        """Nodes by stage, loads first, operands before results, sums as soon as can be.
+
+        What is summed takes registers until then, and sums take few.
+        """
         placed: dict[int, None] = {}
         # Chains of operators are longer than Python's stack is deep.
         waiting = list(reversed(self.roots))
@@ -570,7 +573,28 @@ class _Writer:
             else:
                 placed[waiting.pop()] = None
         stage = self.saturation.stage
-        return sorted(placed, key=lambda n: (int(stage[n]), self.edges[n].kind != LOAD))
+        ordered = sorted(
+            placed, key=lambda n: (int(stage[n]), self.edges[n].kind != LOAD)
+        )
+        return self._with_sums_early(ordered)
+
+    def _with_sums_early(self, nodes: list[int]) -> list[int]:
+        """Sums right behind what they sum, but for those of loads."""
+        stage, sums = self.saturation.stage, dict[int, list[int]]()
+        for node in nodes:
+            if self.edges[node].kind == SUM:
+                (operand,) = self.edges[node].operands
+                computed = self.edges[operand].kind not in (LOAD, CONSTANT)
+                if computed and stage[node] == stage[operand]:
+                    sums.setdefault(operand, []).append(node)
+        moved = {node for own in sums.values() for node in own}
+        found: list[int] = []
+        for node in nodes:
+            waiting = [] if node in moved else [node]
+            while waiting:
+                found.append(waiting.pop(0))
+                waiting += sums.get(found[-1], [])
+        return found
 
     def block(self) -> ir.BlockGraph:
         """The whole graph."""
