@@ -60,6 +60,7 @@ from mirage_dsl.search.programs import (
     one_space,
 )
 from mirage_dsl.search.result import (
+    AS_GOOD,
     Candidate,
     Ledger,
     Plan,
@@ -529,8 +530,17 @@ class _Driver:
     def _others(
         self, of: Callable[[KernelGraph], Plan | None], plans: Sequence[Plan]
     ) -> list[Plan]:
-        """What is made of the best plans, beside them: estimates are but guesses."""
-        made = (of(p.graph) for p in plans[: self.k])
+        """What is made of the best plans, beside them: estimates are but guesses.
+
+        Of plans that are about as good as the first of all those with few blocks come
+        first, for of two kernels in one more can be made than of each.
+        """
+        near = AS_GOOD * plans[0].microseconds
+
+        def rank(plan: Plan) -> tuple[bool, int]:
+            return plan.microseconds > near, len(plan.graph.blocks)
+
+        made = (of(p.graph) for p in sorted(plans, key=rank)[: self.k])
         found = [plan for plan in made if plan is not None]
         return [p for p in found if self.segments.constraints.admits(p.graph)]
 

@@ -54,7 +54,7 @@ from mirage_dsl.cost.footprint import (
 )
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import around_libraries
-from mirage_dsl.ir.infer import block_types, kernel_types
+from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import (
     Extents,
     derived_extents,
@@ -66,7 +66,6 @@ from mirage_dsl.ir.maps import (
     with_derived_extents,
 )
 from mirage_dsl.ir.walk import each_dim, map_axes, operands_of, results_of
-from mirage_dsl.ops.definition import Kind
 from mirage_dsl.rewrite.loops import split_loop
 from mirage_dsl.search.budget import UNLIMITED, Budget, SearchBudget
 from mirage_dsl.search.result import Plan
@@ -559,16 +558,13 @@ class _Sweep:
         return np.flatnonzero(good)
 
 
-def _is_batched(block: ir.BlockGraph, outer: Types) -> bool:
+def _is_batched(block: ir.BlockGraph, outer: Types, extents: Extents) -> bool:
     """Whether products are batched over a dim of the grid."""
-    grid = {s.dim for s in block.grid}
-    products = [n for n in block.applies if n.op.kind is Kind.CONTRACTION]
-    types = block_types(block, outer) if products else {}
-    for node in products:
-        one, other = (frozenset(types[v].names) for v in node.values)
-        if one - other and other - one and not grid.isdisjoint(one & other):
-            return True
-    return False
+    try:
+        facts = facts_of(block, outer, extents, Tried(frozenset(), frozenset()))
+    except UnsupportedError:
+        return False
+    return not facts.batch_dims.isdisjoint(s.dim for s in block.grid)
 
 
 def _points(tiles: NDArray[np.int64], schedules: Schedules) -> Points:
@@ -1056,7 +1052,8 @@ class Sizer:
             ways = [allowed]
             if allowed.grids is None:
                 ways = [replace(allowed, whole=True, batches=b) for b in (True, False)]
-                ways = ways if _is_batched(block, types) else ways[:1]
+                if not _is_batched(block, types, extents):
+                    ways = ways[:1]
             found = [
                 size
                 for way in ways
