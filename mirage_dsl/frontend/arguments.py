@@ -238,6 +238,9 @@ class _Copied:
             for key, child in vars(layer)["_modules"].items()
         }
         vars(copy).update(space)
+        if "TransformerEncoder" in {kind.__name__ for kind in type(layer).__mro__}:
+            # Unasked it takes traced tensors where others are nested ones.
+            copy.mask_check = True
         before = {n: _content(v) for n, v in vars(copy).items()}
         self._layers.append((path, copy, before))
 

@@ -425,8 +425,9 @@ OF_NESTED = ("nested_tensor_from_mask", "nested_tensor_from_mask_left_aligned")
 
 NO_NESTED = (
     "kernels have no nested tensors, of as many elements as a mask leaves: make an "
-    "nn.TransformerEncoder with enable_nested_tensor=False, which computes padding "
-    "too, where the other one gives 0"
+    "nn.TransformerEncoder that is given src_key_padding_mask with "
+    "enable_nested_tensor=False, which computes padding too, where the other one "
+    "gives 0"
 )
 
 _REFUSED: Mapping[str, str] = MappingProxyType(
