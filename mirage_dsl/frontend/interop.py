@@ -61,6 +61,7 @@ from mirage_dsl.frontend.rearranging import (
     OF_PYTORCH,
     REARRANGING,
     SELECTIONS,
+    of_pytorchs_class,
 )
 from mirage_dsl.frontend.recorder import flat_arguments, normal_axes
 from mirage_dsl.frontend.special import OF_EACH
@@ -744,11 +745,21 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
     if _is_complex(args):
         return of_complex(what, what.rpartition(".")[2].split()[-1], args, kwargs)
     try:
-        return inside(function)(*args, **kwargs)
+        found = inside(function)(*args, **kwargs)
     except FOREIGN as error:
         if not is_misuse(error):
             raise
         raise misuse(what, function, args, kwargs, error) from error
+    # Only what PyTorch names has names here too.
+    named = issubclass(type(found), tuple) and hasattr(found, "_fields")
+    return _of_pytorchs_class(what, found) if named else found
+
+
+def _of_pytorchs_class(what: str, found: Any) -> Any:
+    """Results by name, in the class that PyTorch returns them in."""
+    tensors = [part for part in found if isinstance(part, Tensor)]
+    name = what.rpartition(".")[2].rpartition(" ")[2]
+    return of_pytorchs_class(name, found, tensors[0].recorder.origin)
 
 
 def _is_complex(operands: tuple[Any, ...]) -> bool:

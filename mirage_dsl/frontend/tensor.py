@@ -1310,6 +1310,11 @@ class Extreme(Tensor):
         self._pair = pair
 
     @property
+    def side(self) -> str:
+        """Which of both extremes it has: the name of PyTorch's function."""
+        return self._name
+
+    @property
     def pair(self) -> tuple[Tensor, Tensor] | None:
         """PyTorch's pair; None where that is not meant for certain."""
         return (self.values, self.indices) if self._pair else None

@@ -48,7 +48,7 @@ from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.operators import operator_of
 from mirage_dsl.frontend.program import Handle, TracedInput, build_graph, shape_text
-from mirage_dsl.frontend.rearranging import Selection
+from mirage_dsl.frontend.rearranging import Selection, of_pytorchs_class
 from mirage_dsl.frontend.recorder import (
     RECORDING,
     Recorder,
@@ -510,7 +510,9 @@ def _require_result(
 def _whole_pair(_: str, leaf: Any) -> Any:
     """PyTorch's pair in the place of its first half, as which it was computed with."""
     pair = leaf.pair if isinstance(leaf, Extreme) else None
-    return leaf if pair is None else Selection(*pair)
+    if pair is None:
+        return leaf
+    return of_pytorchs_class(leaf.side, Selection(*pair), leaf.recorder.origin)
 
 
 def _outputs(
