@@ -16,7 +16,13 @@ from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.core.types import i64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_array
-from mirage_dsl.frontend.constructors import MOST_NUMBERS, arange, is_short, listed
+from mirage_dsl.frontend.constructors import (
+    MOST_BYTES,
+    MOST_NUMBERS,
+    arange,
+    is_short,
+    listed,
+)
 from mirage_dsl.frontend.functions import as_tensor, is_condition
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.rearranging import broadcast_tensors
@@ -24,8 +30,6 @@ from mirage_dsl.frontend.tensor import Tensor
 
 Numbers = np.ndarray[Any, Any]
 
-MOST_BYTES = 4096
-"""Of an array, and of places in a tensor, whose values a kernel watches."""
 _MOST_OF_TENSOR = 64
 _PARTS = 8
 """Of a word of packed weights, at most."""
