@@ -81,7 +81,7 @@ def _placed(x: Any, dtype: Any, device: Any) -> Any:
 
 
 def _format(dtype: Any) -> DType:
-    found = i64 if dtype is int else dtype_of(dtype)
+    found = dtype_of(dtype)
     if found is None:
         raise DTypeError.here(f"a tensor of {dtype}; expected one of {DTYPE_NAMES}")
     return found
@@ -278,11 +278,31 @@ def full(
 @public
 def eye(n: Any, m: Any = None, *, dtype: Any = None, device: Any = None) -> Any:
     """The n by m (or n by n) matrix with ones on its main diagonal."""
+    return _ones_along(0, n, m, dtype, device)
+
+
+def _numpy_eye(
+    rows: Any,
+    M: Any = None,  # noqa: N803
+    k: int = 0,
+    dtype: Any = None,
+    order: str = "C",
+    *,
+    device: Any = None,
+) -> Any:
+    """NumPy's `eye`, whose diagonal may be another one."""
+    del order
+    return _ones_along(k, rows, M, dtype, device)
+
+
+def _ones_along(shift: int, n: Any, m: Any, dtype: Any, device: Any) -> Any:
+    """The matrix with ones on a diagonal that is so far above the main one."""
     recorder = _recorder("eye")
     rows, columns = (
         recorder.index(_vars(recorder, count)) for count in (n, n if m is None else m)
     )
     left = _made(recorder, Handle(rows.value, (*rows.axes, ())))
+    left = left + shift if shift else left
     same = apply(EQUAL, left, _made(recorder, columns))
     return _placed(same, _floats(recorder) if dtype is None else dtype, device)
 
@@ -521,7 +541,7 @@ TRIANGLES: Mapping[str, Callable[..., Any]] = {"tril": tril, "triu": triu}
 """By the names that PyTorch and NumPy share."""
 
 NUMPY_CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
-    name: CONSTRUCTORS[name]
-    for name in ("arange", "empty", "eye", "full", "ones", "zeros")
+    **{n: CONSTRUCTORS[n] for n in ("arange", "empty", "full", "ones", "zeros")},
+    "eye": _numpy_eye,
 }
 """By NumPy's names, which it calls where `like=` is a traced tensor."""

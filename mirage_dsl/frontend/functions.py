@@ -372,6 +372,10 @@ def _of_truth(
         return Tensor.made(recorder, found, given)
     operands = _with_condition(op, given, operands)
     computed = format_of(op, recorder.origin, given, operands)
+    if op is table.SUB and not logical and recorder.origin.library == "numpy":
+        # It subtracts numbers from them, and them from numbers.
+        found = recorder.elementwise(op, _in_format(recorder, op, operands, computed))
+        return Tensor.made(recorder, recorder.cast(found, computed), given)
     if op.formats is Formats.INTEGERS and computed.is_float:
         _refuse_floats(op)
     if computed.is_integer and op is not table.SUB:

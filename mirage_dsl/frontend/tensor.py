@@ -810,8 +810,12 @@ class Tensor(Attributes):
     __irshift__ = in_place("shift_right")
 
     def __getitem__(self, index: Any) -> Any:
-        from mirage_dsl.frontend.indices import without_lists
+        from mirage_dsl.frontend.indices import without_lists, without_reversals
 
+        if self._origin.library == "numpy":
+            turned, plain = without_reversals(self, index)
+            if turned is not self:
+                return turned[plain]
         index, copies = without_lists(self, index)
         if copies:
             return self[index].clone()
@@ -1102,14 +1106,15 @@ class Tensor(Attributes):
         if name.startswith("_"):
             return self.unknown(name)
         from mirage_dsl.frontend.inplace import method_in_place
-        from mirage_dsl.frontend.interop import called, torch_method
+        from mirage_dsl.frontend.interop import array_method, called, torch_method
 
         if name.endswith("_"):
             written = method_in_place(name)
             if written is not None:
                 return partial(called, f"the method {name}", written, self)
 
-        method = torch_method(name)
+        numpy = self._origin.library == "numpy"
+        method = array_method(name) if numpy else torch_method(name)
         if method is not None:
             return partial(called, f"the method {name}", method, self)
         return self.unknown(name)

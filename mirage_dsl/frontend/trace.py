@@ -471,7 +471,11 @@ def _require_tensor(
     found: Any, path: str, name: str, location: SourceLocation | None
 ) -> None:
     if isinstance(found, NoTensor):
-        found.refuse()
+        try:
+            found.refuse()
+        except UnsupportedError as error:
+            # Nothing of the function is being run any more.
+            raise UnsupportedError(error.message, location or error.location) from None
     if not isinstance(found, Tensor):
         place = f" at [{path.replace('_', '][')}]" if path else ""
         raise TraceError(
