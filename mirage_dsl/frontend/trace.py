@@ -193,7 +193,8 @@ def _traced(
     _refuse_changed(name, given, _contents(values), location)
     if copied is not None:
         copied.refuse_changes(location)
-    outputs, structure = _outputs(returned, name, recorder, location)
+    with _no_longer_in(location):
+        outputs, structure = _outputs(returned, name, recorder, location)
     if recorder.in_the_way:
         raise TraceAgainError
     recorder.closed = True
@@ -471,11 +472,7 @@ def _require_tensor(
     found: Any, path: str, name: str, location: SourceLocation | None
 ) -> None:
     if isinstance(found, NoTensor):
-        try:
-            found.refuse()
-        except UnsupportedError as error:
-            # Nothing of the function is being run any more.
-            raise UnsupportedError(error.message, location or error.location) from None
+        found.refuse()
     if not isinstance(found, Tensor):
         place = f" at [{path.replace('_', '][')}]" if path else ""
         raise TraceError(
@@ -509,6 +506,15 @@ def _require_result(
             "call; make it outside of the function",
             location,
         )
+
+
+@contextmanager
+def _no_longer_in(location: SourceLocation | None) -> Generator[None]:
+    """Give errors the place of the function, of which nothing is being run any more."""
+    try:
+        yield
+    except MirageError as error:
+        raise type(error)(error.message, location or error.location) from None
 
 
 def _whole_pair(_: str, leaf: Any) -> Any:
