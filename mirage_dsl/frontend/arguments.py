@@ -116,8 +116,8 @@ class ModuleFunction:
     """
 
     def __init__(self, module: Any, function: Callable[..., Any] | None = None) -> None:
-        # One that is being copied has nothing yet.
-        for path, layer in module.named_modules() if vars(module) else ():
+        # One that is being copied has nothing yet, but kernels of other methods.
+        for path, layer in module.named_modules() if "_modules" in vars(module) else ():
             _refuse_script(layer, path or "the module")
         self.module = module
         self._function = function
