@@ -1068,6 +1068,9 @@ def pow(a: Any, b: Any) -> Any:
 
 
 def _power_of_data(a: Any, b: Any) -> Tensor:
+    if type(a) is builtins.int and a in (2, -1) and holds_integers(b):
+        # Also what wraps: 2 has no bit left there, and -1 asks for the last bit alone.
+        return shift_left(1, b) if a == 2 else 1 - 2 * bitwise_and(b, 1)
     whole = (builtins.int, np.integer, np.bool_)
     if builtins.all(isinstance(x, whole) or is_whole(x) for x in (a, b)):
         _refuse_power("a power of integers, whose exponents are data")
