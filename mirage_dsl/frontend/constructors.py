@@ -543,5 +543,6 @@ TRIANGLES: Mapping[str, Callable[..., Any]] = {"tril": tril, "triu": triu}
 NUMPY_CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
     **{n: CONSTRUCTORS[n] for n in ("arange", "empty", "full", "ones", "zeros")},
     "eye": _numpy_eye,
+    "identity": _numpy_eye,
 }
 """By NumPy's names, which it calls where `like=` is a traced tensor."""

@@ -478,6 +478,13 @@ def _numpy_concatenate(arrays: Any, axis: Any = 0) -> Any:
     return f.concat(arrays, axis)
 
 
+def _numpy_clip(
+    x: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
+) -> Any:
+    """NumPy's `clip`, whose limits have two names each."""
+    return f.clip(x, min if a_min is None else a_min, max if a_max is None else a_max)
+
+
 def _numpy_nonzero(x: Any) -> Any:
     """NumPy's columns of places."""
     return PLACING["nonzero"](x, as_tuple=True)
@@ -535,6 +542,7 @@ _NUMPY: dict[str, Function] = {
     "norm": norm_named("np.linalg.norm"),
     "reciprocal": _numpy_reciprocal,
     "sign": numpy_sign,
+    "clip": _numpy_clip,
     "concatenate": _numpy_concatenate,
     "nonzero": _numpy_nonzero,
     **{name: _TORCH[name] for name in _ALIKE.split()},

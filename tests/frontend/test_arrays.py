@@ -85,7 +85,12 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     ),
     "angles": lambda x: (np.degrees(x), np.radians(x)),
     "joined": lambda x: (np.concatenate((x, x[:1]), axis=None), *np.hsplit(x, 2)),
-    "eye": lambda x: (x + np.eye(4, 6, k=1, like=x), x @ np.eye(6, like=x)),
+    "eye": lambda x: (x + np.eye(4, 6, k=1, like=x), x @ np.identity(6, like=x)),
+    "clip": lambda x: (
+        np.clip(x, a_min=-1, a_max=None),
+        np.clip(x, 0, x.max()),
+        np.clip(x, max=0.5),
+    ),
     "truth values": lambda x: ((x > 0) - 0.5, 1 - (x > 0), (x > 0) - 2),
 }
 
