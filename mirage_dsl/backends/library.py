@@ -190,7 +190,8 @@ def _elementwise(
     wide = (".double()" if full else ".float()") * _widened(tensors, dtype, constants)
     # Python's operators take numbers beside tensors; functions take tensors only.
     numbers = bool(tensors) and "torch." not in template
-    constant = "{}" if numbers else "torch.full((), {}, device=device)"
+    exact = ", dtype=torch.float64" * (full or dtype == f64)
+    constant = "{}" if numbers else f"torch.full((), {{}}{exact}, device=device)"
     forms = _forms(op, operands, result, f"{{}}{wide}", constant)
     name = torch_dtype(dtype)
     text = f"({template.format(*forms, dtype=name)})"

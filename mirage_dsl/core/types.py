@@ -149,9 +149,11 @@ def dtype_named(name: str) -> DType | None:
 
 
 def dtype_of(value: object) -> DType | None:
-    """The dtype meant by one of ours, of NumPy, of PyTorch, or by a name."""
+    """The dtype meant by one of ours, of NumPy, PyTorch or Python, or by a name."""
     if isinstance(value, DType):
         return value
+    if value is int or value is float:
+        return i64 if value is int else f64
     name = getattr(value, "__name__", None) or getattr(value, "name", None)
     return dtype_named(str(name or value).removeprefix("torch."))
 

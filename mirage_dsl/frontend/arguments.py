@@ -116,8 +116,8 @@ class ModuleFunction:
     """
 
     def __init__(self, module: Any, function: Callable[..., Any] | None = None) -> None:
-        # One that is being copied has nothing yet.
-        for path, layer in module.named_modules() if vars(module) else ():
+        # One that is being copied has nothing yet, but kernels of other methods.
+        for path, layer in module.named_modules() if "_modules" in vars(module) else ():
             _refuse_script(layer, path or "the module")
         self.module = module
         self._function = function
@@ -238,6 +238,9 @@ class _Copied:
             for key, child in vars(layer)["_modules"].items()
         }
         vars(copy).update(space)
+        if "TransformerEncoder" in {kind.__name__ for kind in type(layer).__mro__}:
+            # Unasked it takes traced tensors where others are nested ones.
+            copy.mask_check = True
         before = {n: _content(v) for n, v in vars(copy).items()}
         self._layers.append((path, copy, before))
 

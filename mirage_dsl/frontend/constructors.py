@@ -32,6 +32,7 @@ from mirage_dsl.core.types import (
     scalar,
 )
 from mirage_dsl.frontend import functions as f
+from mirage_dsl.frontend.arguments import leaves_of
 from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, public
 from mirage_dsl.frontend.program import DimVars, Handle
 from mirage_dsl.frontend.recorder import (
@@ -80,7 +81,7 @@ def _placed(x: Any, dtype: Any, device: Any) -> Any:
 
 
 def _format(dtype: Any) -> DType:
-    found = i64 if dtype is int else dtype_of(dtype)
+    found = dtype_of(dtype)
     if found is None:
         raise DTypeError.here(f"a tensor of {dtype}; expected one of {DTYPE_NAMES}")
     return found
@@ -277,11 +278,31 @@ def full(
 @public
 def eye(n: Any, m: Any = None, *, dtype: Any = None, device: Any = None) -> Any:
     """The n by m (or n by n) matrix with ones on its main diagonal."""
+    return _ones_along(0, n, m, dtype, device)
+
+
+def _numpy_eye(
+    rows: Any,
+    M: Any = None,  # noqa: N803
+    k: int = 0,
+    dtype: Any = None,
+    order: str = "C",
+    *,
+    device: Any = None,
+) -> Any:
+    """NumPy's `eye`, whose diagonal may be another one."""
+    del order
+    return _ones_along(k, rows, M, dtype, device)
+
+
+def _ones_along(shift: int, n: Any, m: Any, dtype: Any, device: Any) -> Any:
+    """The matrix with ones on a diagonal that is so far above the main one."""
     recorder = _recorder("eye")
     rows, columns = (
         recorder.index(_vars(recorder, count)) for count in (n, n if m is None else m)
     )
     left = _made(recorder, Handle(rows.value, (*rows.axes, ())))
+    left = left + shift if shift else left
     same = apply(EQUAL, left, _made(recorder, columns))
     return _placed(same, _floats(recorder) if dtype is None else dtype, device)
 
@@ -298,6 +319,8 @@ Neighbours that are equal, or follow each other, count once.
 def listed(data: Any, dtype: Any, device: Any) -> Any:
     """A tensor of the numbers in nested lists."""
     shape, numbers = _flat(data)
+    if not numbers:
+        return _filled("tensor", shape, 0.0, dtype, device)
     if not is_short(numbers):
         raise TraceError.here(
             f"torch.tensor of {len(numbers)} numbers in a traced function; expected 1 "
@@ -399,8 +422,37 @@ def _triangle(within: Callable[..., Any]) -> Callable[..., Any]:
     return indices
 
 
+MOST_BYTES = 4096
+"""Of an array, and of places in a tensor, whose values a kernel watches."""
+
+
+def _pythons(data: Any, dtype: Any) -> tuple[Any, Any]:
+    """Numbers of Python's for NumPy's arrays and numbers, and PyTorch's dtype of them.
+
+    Raises:
+        TraceError: They are more than a kernel watches.
+    """
+    found: list[Any] = [x for x in leaves_of(data) if isinstance(x, _NUMPYS)]
+    if not found or any(isinstance(x, Tensor) for x in leaves_of(data)):
+        return data, dtype
+    size = sum(x.nbytes for x in found)
+    if size > MOST_BYTES:
+        raise TraceError.here(
+            f"torch.tensor of {size} bytes of NumPy's in a traced function; expected "
+            f"{MOST_BYTES} at most, whose change a kernel sees: pass the tensor as an "
+            "argument"
+        )
+    # Not in the mode of the trace, in which this is called.
+    made = _recorder("tensor").origin.torch.tensor(data)
+    return made.tolist(), made.dtype if dtype is None else dtype
+
+
+_NUMPYS = (np.ndarray, np.generic)
+
+
 def _tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """PyTorch's `tensor` of a number, or of lists of numbers."""
+    """PyTorch's `tensor` of a number, an array of NumPy's, or lists of these."""
+    data, dtype = _pythons(data, dtype)
     if isinstance(data, list | tuple):
         return listed(data, dtype, device)
     return _scalar_tensor(data, dtype=dtype, device=device)
@@ -470,6 +522,7 @@ def _scalar_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
 CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
     "arange": arange,
     "as_tensor": _as_tensor,
+    "asarray": _as_tensor,
     "empty": zeros,
     "eye": eye,
     "full": full,
@@ -488,7 +541,8 @@ TRIANGLES: Mapping[str, Callable[..., Any]] = {"tril": tril, "triu": triu}
 """By the names that PyTorch and NumPy share."""
 
 NUMPY_CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
-    name: CONSTRUCTORS[name]
-    for name in ("arange", "empty", "eye", "full", "ones", "zeros")
+    **{n: CONSTRUCTORS[n] for n in ("arange", "empty", "full", "ones", "zeros")},
+    "eye": _numpy_eye,
+    "identity": _numpy_eye,
 }
 """By NumPy's names, which it calls where `like=` is a traced tensor."""

@@ -163,7 +163,8 @@ def as_operand(value: object) -> Operand:
     if module in ("numpy", "torch"):
         raise TraceError.here(
             f"a {module} {kind.__name__} that is no argument of the function; pass it "
-            "as an argument, so that its values are not frozen into the program"
+            "as an argument, so that its values are not frozen into the program, or "
+            "write torch.tensor of a small array of NumPy's or of a list"
         )
     raise TraceError.here(
         f"found {kind.__name__} where a tensor or a number was expected"
@@ -313,9 +314,10 @@ def _comparable(operands: list[Operand]) -> list[Operand]:
 
 def _rounded(number: Scalar, dtype: DType) -> Scalar:
     value = number.value
-    if number.extents or builtins.abs(value) > dtype.max:
+    if number.extents or (dtype.only_stores and builtins.abs(value) > dtype.max):
         return number
-    stored = np.asarray(float(value)).astype(numpy_dtype(dtype))
+    with np.errstate(over="ignore"):
+        stored = np.asarray(float(value)).astype(numpy_dtype(dtype))
     return scalar(float(stored))
 
 
@@ -370,6 +372,10 @@ def _of_truth(
         return Tensor.made(recorder, found, given)
     operands = _with_condition(op, given, operands)
     computed = format_of(op, recorder.origin, given, operands)
+    if op is table.SUB and not logical and recorder.origin.library == "numpy":
+        # It subtracts numbers from them, and them from numbers.
+        found = recorder.elementwise(op, _in_format(recorder, op, operands, computed))
+        return Tensor.made(recorder, recorder.cast(found, computed), given)
     if op.formats is Formats.INTEGERS and computed.is_float:
         _refuse_floats(op)
     if computed.is_integer and op is not table.SUB:
@@ -733,9 +739,25 @@ def refuse_overflow(what: str, target: Tensor, value: Any) -> None:
     Raises:
         DTypeError: It is one.
     """
-    dtype, library = target.handle.value.dtype, target.recorder.origin.library
+    _refuse_beyond(what, target, target.handle.value.dtype, value)
+
+
+def refuse_beyond_computed(what: str, target: Tensor, value: Any) -> None:
+    """Refuse a finite number beyond the floats in which PyTorch computes a tensor.
+
+    A CPU takes limits and factors in the tensor's own format, a GPU in f32 at least.
+
+    Raises:
+        DTypeError: It is one.
+    """
+    dtype = target.handle.value.dtype
+    coarse = dtype.is_float and target.is_cuda
+    _refuse_beyond(what, target, promote(dtype, f32) if coarse else dtype, value)
+
+
+def _refuse_beyond(what: str, target: Tensor, dtype: DType, value: Any) -> None:
     numbers = isinstance(value, int | float | np.number)
-    if library != "torch" or not dtype.is_float or not numbers:
+    if target.recorder.origin.library != "torch" or not dtype.is_float or not numbers:
         return
     number = cast(float, value)
     if math.isfinite(number) and not dtype.holds(number):
@@ -843,13 +865,23 @@ equal = _elementwise("equal", "1 where a == b, else 0.")
 @public
 def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
     """The value of a + alpha * b."""
-    return apply(table.OPERATORS["add"], a, b if alpha == 1 else _scaled(a, b, alpha))
+    if alpha == 1:
+        return apply(table.OPERATORS["add"], a, b)
+    return _sum_with("add", a, b, alpha)
 
 
 @public
 def sub(a: Any, b: Any, *, alpha: Any = 1) -> Any:
     """The value of a - alpha * b."""
-    return apply(table.OPERATORS["sub"], a, b if alpha == 1 else _scaled(a, b, alpha))
+    if alpha == 1:
+        return apply(table.OPERATORS["sub"], a, b)
+    return _sum_with("sub", a, b, alpha)
+
+
+def _sum_with(name: str, a: Any, b: Any, alpha: Any) -> Tensor:
+    found = apply(table.OPERATORS[name], a, _scaled(a, b, alpha))
+    refuse_beyond_computed(f"{name} with alpha", found, alpha)
+    return found
 
 
 def _scaled(a: Any, b: Any, alpha: Any) -> Any:
@@ -1036,6 +1068,9 @@ def pow(a: Any, b: Any) -> Any:
 
 
 def _power_of_data(a: Any, b: Any) -> Tensor:
+    if type(a) is builtins.int and a in (2, -1) and holds_integers(b):
+        # Also what wraps: 2 has no bit left there, and -1 asks for the last bit alone.
+        return shift_left(1, b) if a == 2 else 1 - 2 * bitwise_and(b, 1)
     whole = (builtins.int, np.integer, np.bool_)
     if builtins.all(isinstance(x, whole) or is_whole(x) for x in (a, b)):
         _refuse_power("a power of integers, whose exponents are data")
@@ -1092,7 +1127,11 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
         raise ShapeError.here("clamp needs min, max or both")
     if min is not None:
         x = apply(table.OPERATORS["maximum"], x, min)
-    return x if max is None else apply(table.OPERATORS["minimum"], x, max)
+    if max is not None:
+        x = apply(table.OPERATORS["minimum"], x, max)
+    for limit in (min, max):
+        refuse_beyond_computed("clamp", x, limit)
+    return x
 
 
 clip = clamp

@@ -16,16 +16,20 @@ from mirage_dsl.core.errors import ShapeError, UnsupportedError
 from mirage_dsl.core.types import i64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import is_array
-from mirage_dsl.frontend.constructors import MOST_NUMBERS, arange, is_short, listed
+from mirage_dsl.frontend.constructors import (
+    MOST_BYTES,
+    MOST_NUMBERS,
+    arange,
+    is_short,
+    listed,
+)
 from mirage_dsl.frontend.functions import as_tensor, is_condition
 from mirage_dsl.frontend.known import known
-from mirage_dsl.frontend.rearranging import broadcast_tensors
+from mirage_dsl.frontend.rearranging import broadcast_tensors, flip
 from mirage_dsl.frontend.tensor import Tensor
 
 Numbers = np.ndarray[Any, Any]
 
-MOST_BYTES = 4096
-"""Of an array, and of places in a tensor, whose values a kernel watches."""
 _MOST_OF_TENSOR = 64
 _PARTS = 8
 """Of a word of packed weights, at most."""
@@ -60,6 +64,40 @@ def without_lists(x: Tensor, index: Any) -> tuple[Any, bool]:
         for part in found
     )
     return made, True
+
+
+def without_reversals(x: Tensor, index: Any) -> tuple[Tensor, Any]:
+    """The tensor and an index of NumPy's without negative steps.
+
+    Where there are such, the tensor is reversed along their axes.
+    """
+    parts = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
+    if not any(map(_is_reversed, parts)):
+        return x, cast(Any, index)
+    given = [_numbers_of(part) for part in parts]
+    width = sum(map(_axes_of, parts, given))
+    axis, axes = 0, list[int]()
+    found: list[Any] = []
+    for part, numbers in zip(parts, given, strict=True):
+        extent = x.handle.shape[axis] if _is_reversed(part) else None
+        if extent is not None:
+            axes.append(axis)
+            part = _from_the_end(part, extent)
+        found.append(part)
+        axis += x.ndim - width if part is Ellipsis else _axes_of(part, numbers)
+    return flip(x, axes) if axes else x, tuple(found)
+
+
+def _is_reversed(part: Any) -> bool:
+    step: Any = cast(Any, part).step if isinstance(part, slice) else None
+    return isinstance(step, int) and step < 0
+
+
+def _from_the_end(part: slice, extent: int) -> slice:
+    """A slice with a negative step as one of the reversed axis."""
+    start, stop, step = part.indices(extent)
+    last = extent - 1
+    return slice(last - start, max(last - stop, last - start), -step)
 
 
 def _numbers_of(part: Any) -> Numbers | None:

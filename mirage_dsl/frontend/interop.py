@@ -61,8 +61,9 @@ from mirage_dsl.frontend.rearranging import (
     OF_PYTORCH,
     REARRANGING,
     SELECTIONS,
+    of_pytorchs_class,
 )
-from mirage_dsl.frontend.recorder import flat_arguments, normal_axes
+from mirage_dsl.frontend.recorder import flat_arguments, normal_axes, normal_axis
 from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.frontend.tensor import (
     LIKENESS,
@@ -467,8 +468,36 @@ def _numpy_transpose(x: Any, axes: Any = None) -> Any:
 
 def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
     if axis is None:
-        return f.index_select(x.ravel(), 0, index)
-    return f.index_select(x, axis, index)
+        return x.ravel()[index]
+    return x[(*(slice(None),) * normal_axis(axis, x.ndim, "take"), index)]
+
+
+def _numpy_concatenate(arrays: Any, axis: Any = 0) -> Any:
+    if axis is None:
+        return f.concat([f.reshape(x, -1) for x in arrays], 0)
+    return f.concat(arrays, axis)
+
+
+def _numpy_clip(
+    x: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
+) -> Any:
+    """NumPy's `clip`, whose limits have two names each."""
+    return f.clip(x, min if a_min is None else a_min, max if a_max is None else a_max)
+
+
+def _numpy_nonzero(x: Any) -> Any:
+    """NumPy's columns of places."""
+    return PLACING["nonzero"](x, as_tuple=True)
+
+
+def _sorted_in_place(x: Any, axis: int = -1, kind: str | None = None) -> None:
+    """The method of arrays, which gives nothing."""
+    write("sort", x, NUMPY_SELECTIONS["sort"](x, axis, kind), ())
+
+
+def _filled_in_place(x: Any, value: Any) -> None:
+    """The method of arrays, which gives nothing."""
+    write("fill", x, value, (value,))
 
 
 def _numpy_reciprocal(x: Any) -> Any:
@@ -476,6 +505,12 @@ def _numpy_reciprocal(x: Any) -> Any:
         refuse("np.reciprocal of integers, which NumPy rounds to 0,", "use 1 / x")
     return f.reciprocal(x)
 
+
+_ALIKE = (
+    "argwhere atleast_1d atleast_2d atleast_3d count_nonzero dsplit float_power hsplit "
+    "isclose vsplit where"
+)
+"""Functions that NumPy has as PyTorch has them, and that only PyTorch's table names."""
 
 _NUMPY: dict[str, Function] = {
     **_COMMON,
@@ -507,12 +542,25 @@ _NUMPY: dict[str, Function] = {
     "norm": norm_named("np.linalg.norm"),
     "reciprocal": _numpy_reciprocal,
     "sign": numpy_sign,
+    "clip": _numpy_clip,
+    "concatenate": _numpy_concatenate,
+    "nonzero": _numpy_nonzero,
+    **{name: _TORCH[name] for name in _ALIKE.split()},
+    "degrees": ELEMENTARY["rad2deg"],
+    "radians": ELEMENTARY["deg2rad"],
     **formulas(
         matrix_transpose=lambda x: x.mT,
         ndim=lambda x: x.ndim,
         shape=lambda x: x.shape,
     ),
 }
+
+_OF_ARRAYS: Mapping[str, Function] = {
+    **{name: _NUMPY[name] for name in ("argsort", "nonzero", "take")},
+    "fill": _filled_in_place,
+    "sort": _sorted_in_place,
+}
+"""Methods that NumPy's arrays have otherwise than PyTorch's tensors."""
 
 _REDUCTIONS: dict[str, Function] = {
     "add": f.sum,
@@ -688,6 +736,14 @@ def _changing(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
     return called(f"torch.{name}", function, *args, **kwargs)
 
 
+def array_method(name: str) -> Function | None:
+    """What a method of NumPy's arrays computes, where we know it as a function.
+
+    Those that only PyTorch's tensors have are known too.
+    """
+    return _OF_ARRAYS.get(name) or _TORCH.get(name)
+
+
 def torch_method(name: str) -> Function | None:
     """What a method of PyTorch's tensors computes, where we know it as a function."""
     return _TORCH.get(name)
@@ -744,11 +800,21 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
     if _is_complex(args):
         return of_complex(what, what.rpartition(".")[2].split()[-1], args, kwargs)
     try:
-        return inside(function)(*args, **kwargs)
+        found = inside(function)(*args, **kwargs)
     except FOREIGN as error:
         if not is_misuse(error):
             raise
         raise misuse(what, function, args, kwargs, error) from error
+    # Only what PyTorch names has names here too.
+    named = issubclass(type(found), tuple) and hasattr(found, "_fields")
+    return _of_pytorchs_class(what, found) if named else found
+
+
+def _of_pytorchs_class(what: str, found: Any) -> Any:
+    """Results by name, in the class that PyTorch returns them in."""
+    tensors = [part for part in found if isinstance(part, Tensor)]
+    name = what.rpartition(".")[2].rpartition(" ")[2]
+    return of_pytorchs_class(name, found, tensors[0].recorder.origin)
 
 
 def _is_complex(operands: tuple[Any, ...]) -> bool:

@@ -25,7 +25,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import Scalar, boolean, f64
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import Function, is_sequence
+from mirage_dsl.frontend.arguments import Function, Origin, is_sequence
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_operand, as_tensor, formulas, named
 from mirage_dsl.frontend.known import known
@@ -616,6 +616,19 @@ class Selection(NamedTuple):
 
     values: Any
     indices: Any
+
+
+def of_pytorchs_class(name: str, found: tuple[Any, ...], origin: Origin) -> Any:
+    """What a function returns, as one of PyTorch's named tuples if it returns such.
+
+    Args:
+        name: Of the function, as PyTorch calls it.
+        found: What it computes, in PyTorch's order.
+        origin: Of the tensors.
+    """
+    kinds = getattr(origin.torch, "return_types", None)
+    kind = getattr(kinds, name, None)
+    return found if origin.library != "torch" or kind is None else kind(found)
 
 
 def _along(

@@ -425,8 +425,9 @@ OF_NESTED = ("nested_tensor_from_mask", "nested_tensor_from_mask_left_aligned")
 
 NO_NESTED = (
     "kernels have no nested tensors, of as many elements as a mask leaves: make an "
-    "nn.TransformerEncoder with enable_nested_tensor=False, which computes padding "
-    "too, where the other one gives 0"
+    "nn.TransformerEncoder that is given src_key_padding_mask with "
+    "enable_nested_tensor=False, which computes padding too, where the other one "
+    "gives 0"
 )
 
 _REFUSED: Mapping[str, str] = MappingProxyType(
@@ -809,8 +810,12 @@ class Tensor(Attributes):
     __irshift__ = in_place("shift_right")
 
     def __getitem__(self, index: Any) -> Any:
-        from mirage_dsl.frontend.indices import without_lists
+        from mirage_dsl.frontend.indices import without_lists, without_reversals
 
+        if self._origin.library == "numpy":
+            turned, plain = without_reversals(self, index)
+            if turned is not self:
+                return turned[plain]
         index, copies = without_lists(self, index)
         if copies:
             return self[index].clone()
@@ -1101,14 +1106,15 @@ class Tensor(Attributes):
         if name.startswith("_"):
             return self.unknown(name)
         from mirage_dsl.frontend.inplace import method_in_place
-        from mirage_dsl.frontend.interop import called, torch_method
+        from mirage_dsl.frontend.interop import array_method, called, torch_method
 
         if name.endswith("_"):
             written = method_in_place(name)
             if written is not None:
                 return partial(called, f"the method {name}", written, self)
 
-        method = torch_method(name)
+        numpy = self._origin.library == "numpy"
+        method = array_method(name) if numpy else torch_method(name)
         if method is not None:
             return partial(called, f"the method {name}", method, self)
         return self.unknown(name)
@@ -1307,6 +1313,11 @@ class Extreme(Tensor):
         self._name, self._places = name, places
         # Whether PyTorch's is meant for certain.
         self._pair = pair
+
+    @property
+    def side(self) -> str:
+        """Which of both extremes it has: the name of PyTorch's function."""
+        return self._name
 
     @property
     def pair(self) -> tuple[Tensor, Tensor] | None:

@@ -21,7 +21,7 @@ from mirage_dsl.core.types import Scalar, boolean, f32, i64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, is_sequence
-from mirage_dsl.frontend.constructors import arange, listed, positions
+from mirage_dsl.frontend.constructors import CONSTRUCTORS, arange, positions
 from mirage_dsl.frontend.elementary import expm1, log1p
 from mirage_dsl.frontend.functions import (
     apply,
@@ -62,6 +62,7 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
     return f.where(f.greater(x, 0), x, alpha * expm1(f.minimum(x, 0)))
 
 
+@c.within_f32
 def softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
     """The value of log(1 + exp(beta x)) / beta, at any x without overflow."""
     scaled = x * beta
@@ -139,9 +140,18 @@ def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
 
 
 def threshold(x: Any, threshold: float, value: float) -> Any:
-    """The tensor where it is larger than the threshold, else the value."""
+    """The tensor where it is larger than the threshold, else the value.
+
+    PyTorch compares narrow floats with the number itself on a CPU, and on a GPU with
+    the number in their format.
+    """
     x = as_tensor("threshold", x)
     f.refuse_overflow("threshold", x, value)
+    chosen = _above if x.is_cuda else c.within_f32(_above)
+    return chosen(x, threshold, value)
+
+
+def _above(x: Tensor, threshold: float, value: float) -> Any:
     return f.where(f.less_equal(x, threshold), value, x)
 
 
@@ -386,11 +396,11 @@ def new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
 
 
 def new_tensor(x: Any, data: Any, dtype: Any = None, **options: Any) -> Any:
-    """PyTorch's `tensor` of a number or of lists of numbers, in the tensor's dtype."""
-    if is_sequence(data):
-        own = _without_place(options)
-        return f.to(listed(data, None, own.get("device")), dtype or x)
-    return filled(x, (), data, dtype, **_without_place(options))
+    """PyTorch's `tensor` of numbers, also of NumPy's arrays, in the tensor's dtype."""
+    own = _without_place(options)
+    if isinstance(data, bool | int | float):
+        return filled(x, (), data, dtype, **own)
+    return f.to(CONSTRUCTORS["tensor"](data, device=own.get("device")), dtype or x)
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:

@@ -48,7 +48,7 @@ from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.operators import operator_of
 from mirage_dsl.frontend.program import Handle, TracedInput, build_graph, shape_text
-from mirage_dsl.frontend.rearranging import Selection
+from mirage_dsl.frontend.rearranging import Selection, of_pytorchs_class
 from mirage_dsl.frontend.recorder import (
     RECORDING,
     Recorder,
@@ -193,7 +193,8 @@ def _traced(
     _refuse_changed(name, given, _contents(values), location)
     if copied is not None:
         copied.refuse_changes(location)
-    outputs, structure = _outputs(returned, name, recorder, location)
+    with _no_longer_in(location):
+        outputs, structure = _outputs(returned, name, recorder, location)
     if recorder.in_the_way:
         raise TraceAgainError
     recorder.closed = True
@@ -507,10 +508,21 @@ def _require_result(
         )
 
 
+@contextmanager
+def _no_longer_in(location: SourceLocation | None) -> Generator[None]:
+    """Give errors the place of the function, of which nothing is being run any more."""
+    try:
+        yield
+    except MirageError as error:
+        raise type(error)(error.message, location or error.location) from None
+
+
 def _whole_pair(_: str, leaf: Any) -> Any:
     """PyTorch's pair in the place of its first half, as which it was computed with."""
     pair = leaf.pair if isinstance(leaf, Extreme) else None
-    return leaf if pair is None else Selection(*pair)
+    if pair is None:
+        return leaf
+    return of_pytorchs_class(leaf.side, Selection(*pair), leaf.recorder.origin)
 
 
 def _outputs(

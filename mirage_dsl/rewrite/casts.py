@@ -14,6 +14,11 @@ to 256, of whatever format; they go with any.  What the program rounds to a form
 bits before it multiplies matrices with what comes of it is as coarse as that: tables of
 f32 for rotations, slopes by which positions are multiplied.
 
+There are no products of matrices of integers, so those are sums of products:
+
+    p = matmul i, j, over=k  →  p_each = mul i, j
+                                p = sum p_each, over=k
+
 A function that asks for a narrower format, as `x.half()`, rounds.  Most often that is
 storage: what is computed of it is rounded as coarsely again, and a kernel may keep the
 finer number.  It is more where a finer format goes on with the rounded number:
@@ -129,7 +134,8 @@ class _Caster:
     def add(self, node: ir.BlockNode) -> None:
         """Append `node`, its operands cast if it is a product."""
         if isinstance(node, ir.Apply) and node.op.kind is Kind.CONTRACTION:
-            node = self._product(node)
+            whole = promote(*(self.types[v].dtype for v in node.values)).is_integer
+            node = self._multiplied(node) if whole else self._product(node)
         self._append(node)
 
     def _append(self, node: ir.BlockNode) -> None:
@@ -196,6 +202,12 @@ class _Caster:
 
     def _common(self, values: tuple[str, ...]) -> DType:
         return promote(*(self.storage[v] for v in values))
+
+    def _multiplied(self, node: ir.Apply) -> ir.Apply:
+        """The sum of what is multiplied before it."""
+        name = longer_name(f"{node.result}_each", self.names)
+        self._append(ir.Apply(name, table.MUL, node.operands, location=node.location))
+        return replace(node, op=table.SUM, operands=(name,))
 
     def _product(self, node: ir.Apply) -> ir.Apply:
         target = self._common(node.values)

@@ -1056,7 +1056,7 @@ def enabled_kinds(space: Space) -> set[np.int64]:
         kinds.add(MUL)
     if Term.CONTRACT in terms and (MUL in kinds or space.halves):
         kinds.add(SUM)
-    if MUL in kinds and Term.SUM in terms:
+    if MUL in kinds and Term.SUM in terms and space.contracted:
         kinds.add(CONTRACT)
     return kinds
 
@@ -1077,7 +1077,7 @@ def _rules(space: Space, s: Useful, loop: str | None, everything: bool) -> Rules
         loop=-1 if loop is None else space.dims.index(loop),
         arithmetic=sum(_ARITHMETIC.get(kind, 0) for kind in enabled),
         summed=space.reduced if SUM in enabled else 0,
-        contracted=space.reduced if CONTRACT in enabled else 0,
+        contracted=space.contracted if CONTRACT in enabled else 0,
         members=member_table(np.array(sorted(s.keys), np.uint64)),
         sigma=np.array(s.sigma, np.uint64).reshape(-1, 2),
         sigma_loop=np.uint64(s.sigma_loop),

@@ -234,6 +234,17 @@ class Space:
         return union_of(masks)
 
     @cached_property
+    def contracted(self) -> int:
+        """Dims over which it sums floats, for there are no products of integers."""
+        summed = (Term.SUM, Term.CONTRACT)
+        masks = [
+            v.over
+            for v in self.values
+            if v.term in summed and v.type is not None and not v.type.dtype.is_integer
+        ]
+        return union_of(masks)
+
+    @cached_property
     def batch(self) -> int:
         """Dims of which blocks take one index at a time, as a mask.
 

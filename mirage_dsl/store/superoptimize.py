@@ -321,7 +321,10 @@ def load_search() -> None:
 
 
 def compile_search(version: str, progress: Progress | None) -> None:
-    """Compile what a search runs, if this machine has not yet."""
+    """Compile what a search runs, if this machine has not yet.
+
+    Each version has a mark of its own, for several may be in use at once.
+    """
     directory = Path(os.environ["NUMBA_CACHE_DIR"])
     marker = directory / f"compiled-{version.replace(' ', '-')}"
     with suppress(OSError):
@@ -339,8 +342,6 @@ def compile_search(version: str, progress: Progress | None) -> None:
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         marker.touch()
-        for old in set(directory.glob("compiled-*")) - {marker}:
-            old.unlink()
 
 
 # -- The cache first, else a search ----------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mirage_dsl.api.kernel import kernel
 from mirage_dsl.backends.library import Argument, expression
 from mirage_dsl.backends.reference import run_reference
 from mirage_dsl.backends.triton.lowering.emit import emit
@@ -221,3 +222,16 @@ def test_rows_compile(name: str) -> None:
     (report,) = compile_only(of_rows(name), "sm_90")
     # CUDA's sine keeps the digits of pi that large numbers need in local memory.
     assert not report.spills or name in ("sin", "cos")
+
+
+def test_library_kernels_of_f64_have_constants_of_f64() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        kept = torch.where(x > 0.3, x, 0.7), x.masked_fill(x < 0, 0.1)
+        sizes = torch.where(x > 0, 0.1, 0.2).double() * x, torch.fmod(x, 0.7)
+        return *kept, *sizes, x.clamp(-0.3, 0.3), x % 0.7, 0.7 - x
+
+    x = torch.linspace(-2, 2, 24, dtype=torch.float64).reshape(4, 6)
+    program = kernel(function).trace(x)
+    found = TritonExecutable(program, interpret=True)(x)
+    for mine, right in zip(found, function(x), strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-15, atol=1e-15)

@@ -116,6 +116,35 @@ def test_one_kernel_that_computes_what_pytorch_does(name: str) -> None:
             assert torch.equal(one, other)
 
 
+LONG, WEIGHTS = WIDE.long(), numbers(-9, 9, 40, dtype=torch.int64)
+PRODUCTS: dict[str, Function] = {
+    "alone": lambda a, w, x: ((a * w).sum(1), x.abs()),
+    "beside floats": lambda a, w, x: ((a * w).sum(1), (a * x).sum(1)),
+    "of two and of three": lambda a, w, x: (
+        (a * a).sum(1),
+        ((a * w) * x).sum(1),
+        (a * w).sum(1),
+    ),
+    "and again": lambda a, w, x: ((a * w).sum(1, keepdim=True) * x * a).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_integers_are_summed_in_their_format(name: str) -> None:
+    """No product of matrices has integers, in whatever order sums are searched."""
+    function, x = PRODUCTS[name], normal(24, 40)
+    specs = [mirage.spec((24, 40), "int64"), mirage.spec((40,), "int64")]
+    program = mirage.kernel(function).trace(*specs, mirage.spec((24, 40), "float32"))
+    found = mirage.superoptimize(program, budget_seconds=2, use_cache=False).best
+    assert found.mugraph.blocks
+    expected = function(LONG, WEIGHTS, x)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    run = TritonExecutable(found.mugraph, interpret=True)
+    for one, other in zip(run(LONG, WEIGHTS, x), expected, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-2)
+
+
 def constants(a: Any) -> Any:
     return a // 3, a % -7, a.amin(1), a.amax(0), a.prod(1, dtype=a.dtype), -a - 1
 

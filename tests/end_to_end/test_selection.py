@@ -56,6 +56,37 @@ PLACES: dict[str, tuple[Function, list[torch.Tensor]]] = {
 }
 
 
+NAMED: dict[str, Function] = {
+    **{
+        name: lambda x, name=name: getattr(x, name)()
+        for name in ("sort", "mode", "aminmax")
+    },
+    **{
+        name: lambda x, name=name: getattr(torch, name)(x, 1)
+        for name in ("cummax", "cummin", "kthvalue", "max", "median", "min", "topk")
+    },
+    "slogdet": lambda x: torch.slogdet(x[:, :6]),
+    "linalg_slogdet": lambda x: torch.linalg.slogdet(x[:, :6]),
+    "linalg_qr": torch.linalg.qr,
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_results_have_the_names_of_pytorch(name: str) -> None:
+    function = NAMED[name]
+
+    def parts(x: torch.Tensor) -> Any:
+        found = function(x)
+        first, second = found
+        return {"whole": found, "parts": [first + 1, second, len(found)]}
+
+    found, expected = mirage.kernel(parts)(X), parts(X)
+    assert type(found["whole"]) is type(expected["whole"])
+    assert found["parts"][2] == expected["parts"][2] == 2
+    assert isinstance(expected["whole"], getattr(torch.return_types, name))
+    torch.testing.assert_close(found, expected)
+
+
 def compared(function: Function, tensors: list[torch.Tensor]) -> None:
     found, expected = mirage.kernel(function)(*tensors), function(*tensors)
     if not isinstance(expected, tuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.core.errors import DTypeError, TraceError
 
+F = torch.nn.functional
 ONES = torch.ones(4)
 COUNTS = torch.tensor([257, 259, 2049, 30001])
 
@@ -172,3 +175,104 @@ def test_what_fills_reaches_no_infinity_by_itself(
             fills(x, number)
         with pytest.raises(mirage.DTypeError, match="which holds"):
             kernel(x, number)
+
+
+TABLE = np.arange(4, dtype=np.float32) ** 2
+PLACES = np.array([3, 0, 2], dtype=np.int8)
+
+FROM_ARRAYS: dict[str, Callable[[Any], Any]] = {
+    "a tensor": lambda x: torch.tensor(TABLE) * x,
+    "another format": lambda x: torch.tensor(PLACES, dtype=torch.float64) * x[:3],
+    "as a tensor": lambda x: torch.as_tensor(PLACES) * x[:3],
+    "as an array": lambda x: torch.asarray(np.eye(4)[2]) * x,
+    "made where it stands": lambda x: torch.tensor(np.array([1.5, 2, -1, 0])) * x,
+    "of two axes": lambda x: torch.tensor(np.array([[1, 2], [3, 4]])) * x[:2],
+    "a number": lambda x: torch.tensor(np.float64(2.5)) * torch.tensor(np.int32(3)) * x,
+    "numbers in lists": lambda x: torch.tensor([np.float64(0.1), 2, 3, 4]) * x,
+    "arrays in lists": lambda x: torch.tensor([np.ones(4), TABLE]) + x,
+    "truth values": lambda x: x * torch.tensor(TABLE > 3),
+    "like another": lambda x: x.half().new_tensor(TABLE) + x.new_tensor(PLACES).sum(),
+    "places": lambda x: x[torch.tensor(PLACES.astype(np.int64))],
+    "nothing": lambda x: torch.cat([torch.tensor([]), x]) + x,
+    "no rows": lambda x: torch.cat([torch.tensor([]), x[None], x[None]], 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list")
+@pytest.mark.parametrize("name", FROM_ARRAYS)
+def test_arrays_are_constants_of_their_format(name: str) -> None:
+    function = FROM_ARRAYS[name]
+    found = mirage.kernel(lambda x: function(x))(ONES)
+    torch.testing.assert_close(found, function(ONES), rtol=0, atol=0)
+
+
+def test_an_array_that_changed_is_another_constant() -> None:
+    table = np.ones(4, np.float32)
+    run = mirage.kernel(lambda x: x * torch.tensor(table))
+    for number in (1.0, 2.0, 1.0):
+        table[2] = number
+        torch.testing.assert_close(run(ONES), torch.from_numpy(table), rtol=0, atol=0)
+
+
+def test_arrays_whose_change_is_not_seen_are_refused() -> None:
+    table = np.zeros(1025, np.float32)
+    with pytest.raises(TraceError, match=r"4100 bytes of NumPy's .* expected 4096"):
+        mirage.kernel(lambda x: torch.tensor(table)[:4] * x)(ONES)
+    with pytest.raises(TraceError, match=r"write torch.tensor of a small array"):
+        mirage.kernel(lambda x: torch.from_numpy(TABLE) * x)(ONES)
+
+
+NARROW = torch.tensor([0.1, -0.3, 0.6, 1.1, 60000, -60000, math.inf, -math.inf])
+
+BEYOND: dict[str, Callable[[Any], Any]] = {
+    **{
+        name: lambda x, compare=compare: compare(x, 1e5) | compare(x, -1e5)
+        for name, compare in vars(operator).items()
+        if name in ("lt", "le", "eq", "ne", "gt", "ge")
+    },
+    "thresholds": lambda x: tuple(F.threshold(x, t, 20) for t in (0.1, 0.3, 0.6, 1e5)),
+    "limits": lambda x: (x.clamp(max=65504), F.hardtanh(x, -1e4, 1e4)),
+    "softplus": lambda x: tuple(
+        F.softplus(x[:4], threshold=t) for t in (0.1, 0.3, 0.6, 1.1)
+    ),
+    "a factor": lambda x: torch.add(x, x, alpha=6e4),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", BEYOND)
+def test_narrow_floats_meet_numbers_as_in_pytorch(
+    name: str, dtype: torch.dtype
+) -> None:
+    function, x = BEYOND[name], NARROW.to(dtype)
+    torch.testing.assert_close(mirage.kernel(lambda x: function(x))(x), function(x))
+
+
+REFUSED: dict[str, Callable[[Any, float], Any]] = {
+    "clamp": lambda x, n: x.clamp(max=n),
+    "hardtanh": lambda x, n: F.hardtanh(x, -n, n),
+    "add": lambda x, n: torch.add(x, x, alpha=n),
+    "sub": lambda x, n: x.sub(x, alpha=n),
+    "full": lambda x, n: torch.full_like(x, n) + x,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_numbers_beyond_a_format_are_refused_where_pytorch_refuses(name: str) -> None:
+    function = REFUSED[name]
+    for number, dtype in ((1e5, torch.float16), (1e39, torch.bfloat16)):
+        x = NARROW.to(dtype)
+        with pytest.raises(RuntimeError, match="without overflow"):
+            function(x, number)
+        stated = rf"by .*{number:.0f}" if number < 1e6 else r"by .*1e\+39"
+        with pytest.raises(DTypeError, match=rf"{stated}.* write an infinity"):
+            mirage.kernel(lambda x, n=number: function(x, n))(x)
+
+
+def test_a_gpu_takes_limits_and_factors_in_f32() -> None:
+    x = mirage.spec((8,), mirage.f16)
+    for name in ("clamp", "hardtanh", "add", "sub"):
+        function = REFUSED[name]
+        mirage.kernel(lambda x, f=function: f(x, 1e5)).trace(x)
+        with pytest.raises(DTypeError, match="in f32, which holds"):
+            mirage.kernel(lambda x, f=function: f(x, 1e39)).trace(x)

@@ -471,3 +471,19 @@ def test_a_mask_of_a_dynamic_dim_and_itself(function: Any) -> None:
     for extent in (3, 5):
         x = torch.arange(4.0 * extent).view(extent, 4)
         assert torch.equal(kernel(x), function(x))
+
+
+def test_what_is_returned_and_may_not_be_has_the_place_of_the_function() -> None:
+    def doubtful(x: Any) -> Any:
+        y = x.clone()
+        y.reshape(-1)[:3] = 1
+        return y
+
+    def places(x: Any) -> Any:
+        return torch.where(x > 0)
+
+    for function, text in ((doubtful, "may share memory"), (places, "nobody knows")):
+        with pytest.raises(MirageError, match=text) as caught:
+            mirage.kernel(function)(torch.ones(3, 4))
+        assert caught.value.location is not None
+        assert caught.value.location.line == function.__code__.co_firstlineno

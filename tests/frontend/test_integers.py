@@ -258,3 +258,18 @@ def test_constant_tensors_beyond_f64_are_refused() -> None:
     ):
         with pytest.raises(mirage.MirageError, match="beyond 2\\*\\*53"):
             mirage.kernel(function).trace(x)
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+def test_powers_of_two_and_of_minus_one(dtype: str) -> None:
+    least = 0 if dtype == "uint8" else -5
+    exponents = torch.tensor([0, 1, 6, 7, 8, 31, 63, 64, 100, least, least // 2])
+    exponents = exponents.to(getattr(torch, dtype))
+
+    def function(e: Any) -> Any:
+        return 2**e, torch.pow(2, e), (-1) ** e, (2 ** torch.arange(3)).sum() * e
+
+    found = mirage.kernel(function)(exponents)
+    for mine, right in zip(found, function(exponents), strict=True):
+        assert mine.dtype == right.dtype
+        assert torch.equal(mine, right)

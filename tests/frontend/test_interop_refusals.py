@@ -75,13 +75,18 @@ def test_encoders_are_not_to_make_nested_tensors() -> None:
     x, padding = torch.randn(2, 5, 8), torch.arange(5) >= torch.tensor([[3], [5]])
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
 
-    def encoder(*, nested: bool) -> Any:
-        made = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested)
+    def encoder(**options: bool) -> Any:
+        made = torch.nn.TransformerEncoder(layer, 2, **options)
         return mirage.kernel(made.requires_grad_(False).eval())
 
-    with pytest.raises(UnsupportedError, match="enable_nested_tensor=False"):
-        encoder(nested=True)(x, src_key_padding_mask=padding)
-    run = encoder(nested=False)
+    for options in ({}, {"mask_check": False}):
+        with pytest.raises(
+            UnsupportedError, match="src_key_padding_mask with enable_nested_tensor"
+        ):
+            encoder(**options)(x, src_key_padding_mask=padding)
+        run = encoder(**options)
+        torch.testing.assert_close(run(x), run.function.module(x))
+    run = encoder(enable_nested_tensor=False)
     found = run(x, src_key_padding_mask=padding)
     expected = run.function.module(x, src_key_padding_mask=padding)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

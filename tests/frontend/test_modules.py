@@ -341,6 +341,34 @@ def test_a_copy_has_kernels_of_its_own_parts(copied: Callable[[Any], Any]) -> No
     assert kernel.function.module is not layer.inner
 
 
+class Several(nn.Module):
+    """Has several methods that are kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    @mirage.kernel(effort="none")
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+    @mirage.kernel(effort="none")
+    def other(self, x: Any) -> Any:
+        return self.inner(x) * 2
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, again])
+def test_a_copy_has_several_kernels(copied: Callable[[Any], Any]) -> None:
+    layer = Several()
+    layer(X)
+    layer.other(X)
+    other = copied(layer)
+    other.inner.weight.mul_(3)
+    for held in (layer, other):
+        assert_like(held(X), held.inner(X))
+        assert_like(held.other(X), held.inner(X) * 2)
+
+
 class Listed(nn.Module):
     """Finds its layers in a container that PyTorch does not know."""
 

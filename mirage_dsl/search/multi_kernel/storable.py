@@ -40,8 +40,8 @@ from mirage_dsl.ir.analysis.bounds import (
 from mirage_dsl.ir.canonical import Apart, longer_name
 from mirage_dsl.ir.infer import apply_type, kernel_types, library_dims
 from mirage_dsl.ir.walk import values_of
-from mirage_dsl.ops.definition import Kind
-from mirage_dsl.ops.table import CAST, EXP
+from mirage_dsl.ops import table
+from mirage_dsl.ops.definition import Kind, Operator
 from mirage_dsl.search.budget import UNLIMITED, Budget
 from mirage_dsl.search.closure import (
     CONSTANT,
@@ -253,7 +253,7 @@ def exponentials(
     shifts: dict[str, int] = {}
     products = any(n.op.kind is Kind.CONTRACTION for n in halved.applies)
     for number, node in enumerate(halved.nodes):
-        if not isinstance(node, ir.Apply) or node.op is not EXP:
+        if not isinstance(node, ir.Apply) or node.op is not table.EXP:
             continue
         try:
             summed = set(scaling_of(halved, number, node.result).summed)
@@ -536,16 +536,21 @@ class _Definer:
             attrs = self.space.attributes(arg if "over" in op.attributes else 0)
         operands = self.wide(operands)
         if op.kind is Kind.CONTRACTION:
-            operands = self.of_one_format(operands)
+            op, operands = self.product(f"u{node}_each", op, operands)
         return self.add(ir.Apply(f"u{node}", op, operands, attrs))
 
-    def of_one_format(
-        self, operands: tuple[str | Scalar, ...]
-    ) -> tuple[str | Scalar, ...]:
-        """The operands of a product: closures know values, which have no format."""
+    def product(
+        self, each: str, op: Operator, operands: tuple[str | Scalar, ...]
+    ) -> tuple[Operator, tuple[str | Scalar, ...]]:
+        """A product of floats of one format; of integers the sum of what is multiplied.
+
+        Closures know values, which have no format.
+        """
         names = [o for o in operands if isinstance(o, str)]
         wide = promote(*(self.types[n].dtype for n in names))
-        return tuple(self.cast(n, wide) for n in names)
+        if wide.is_integer:
+            return table.SUM, (self.add(ir.Apply(each, table.MUL, operands)),)
+        return op, tuple(self.cast(n, wide) for n in names)
 
     def wide(self, operands: tuple[str | Scalar, ...]) -> tuple[str | Scalar, ...]:
         """The operands, those that are only stored in f16, which holds them all."""
@@ -561,7 +566,7 @@ class _Definer:
         if self.types[name].dtype == dtype:
             return name
         attrs = (("dtype", dtype.name),)
-        return self.add(ir.Apply(f"{name}_{dtype}", CAST, (name,), attrs))
+        return self.add(ir.Apply(f"{name}_{dtype}", table.CAST, (name,), attrs))
 
     def add(self, node: ir.Apply) -> str:
         """Append a definition under a free name, which is returned."""

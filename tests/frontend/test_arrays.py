@@ -1,0 +1,105 @@
+"""What NumPy's arrays have otherwise than PyTorch's tensors: slices, methods, names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_dsl as mirage
+from mirage_dsl.core.errors import TraceError, UnsupportedError
+
+X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+LONG = np.arange(400, dtype=np.float32).reshape(4, 100)
+
+
+def same(function: Callable[..., Any], *given: Any) -> None:
+    found = mirage.kernel(lambda *xs: function(*xs))(*given)
+    for mine, right in zip(found, function(*given), strict=True):
+        assert mine.dtype == right.dtype
+        np.testing.assert_allclose(mine, right, rtol=1e-6)
+
+
+REVERSED: dict[str, Callable[[Any], Any]] = {
+    "all": lambda x: (x[::-1], x[:, ::-1], x[::-1, ::-1]),
+    "some": lambda x: (x[3:0:-1], x[-1:-5:-2], x[:, 4:1:-3], x[1::-1]),
+    "beside others": lambda x: (x[2, ::-1], x[..., ::-2], x[None, ::-1], x[1:, ::-1]),
+    "beside places": lambda x: (x[[0, 2], ::-1], x[::-1, [3, 1]]),
+    "of the rest": lambda x: (x[::-1][0], x[:, ::-1][:, 1:], x[::-1].T[::-1]),
+    "from the end": lambda x: (np.cumsum(x[:, ::-1], axis=1)[:, ::-1],),
+}
+
+
+@pytest.mark.parametrize("x", [X, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("name", REVERSED)
+def test_slices_go_backwards(name: str, x: np.ndarray) -> None:
+    same(REVERSED[name], x)
+
+
+def test_what_is_written_behind_a_reversal_is_in_doubt() -> None:
+    def function(x: Any) -> Any:
+        y = x.copy()
+        turned = y[::-1]
+        turned[0] = 0
+        return y
+
+    with pytest.raises(TraceError, match="may share memory"):
+        mirage.kernel(function)(X)
+
+
+def ordered(x: Any) -> Any:
+    y, z = x.copy(), x.copy()
+    assert y.sort() is None
+    z.sort(axis=0, kind="stable")
+    return y, z
+
+
+def filled(x: Any) -> Any:
+    y = x.copy()
+    assert y[1:].fill(3) is None
+    return (y,)
+
+
+def placed(x: Any) -> Any:
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    rows, columns = np.nonzero(x > 0)
+    y[rows, columns] = 2
+    (chosen,) = (x[:, 0] > 0).nonzero()
+    z[chosen] = x[chosen] * 2
+    return y, z
+
+
+METHODS: dict[str, Callable[[Any], Any]] = {
+    "sort": ordered,
+    "fill": filled,
+    "nonzero": placed,
+    "argsort": lambda x: (x.argsort(axis=0), x.argsort(axis=None), x.argsort()),
+    "take": lambda x: (x.take([0, 2], axis=1), x.take([[3, 1]]), np.take(x, 1, -1)),
+    "astype": lambda x: (x.astype(int), x.astype(float), x.astype(bool) * 2),
+    "counts": lambda x: (
+        np.count_nonzero(x > 0, axis=1),
+        np.isclose(x, x[::-1], atol=0.5),
+        np.float_power(x, 2),
+    ),
+    "angles": lambda x: (np.degrees(x), np.radians(x)),
+    "joined": lambda x: (np.concatenate((x, x[:1]), axis=None), *np.hsplit(x, 2)),
+    "eye": lambda x: (x + np.eye(4, 6, k=1, like=x), x @ np.identity(6, like=x)),
+    "clip": lambda x: (
+        np.clip(x, a_min=-1, a_max=None),
+        np.clip(x, 0, x.max()),
+        np.clip(x, max=0.5),
+    ),
+    "truth values": lambda x: ((x > 0) - 0.5, 1 - (x > 0), (x > 0) - 2),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_and_functions(name: str) -> None:
+    same(METHODS[name], X)
+
+
+def test_what_is_returned_and_is_no_tensor_has_a_line() -> None:
+    with pytest.raises(UnsupportedError, match=r"test_arrays.py:.*nobody knows"):
+        mirage.kernel(lambda x: np.where(x > 0))(X)
