@@ -477,9 +477,9 @@ def _waiting(footprint: Footprint) -> Numbers:
     own = loads.looped[:, 0]
     sizes = footprint.sizes[loads.value] * loads.itemsize * _read_once(footprint)
     staged = points.num_stages > 1
-    # Words are as long as the shortest copy is, however few there are.
+    # Elements and words as long as the shortest copy are copied however few there are.
     small = sizes[own] < BYTES_PER_COPY * WARP * footprint.block_warps
-    small = small & (loads.word[own] < BYTES_PER_COPY)
+    small = small & (np.maximum(loads.itemsize, loads.word)[own] < BYTES_PER_COPY)
     each = hardware.synchronous_load * (small & staged).sum(axis=0)
     ahead = staged & ~loads.turned[own][:, None]
     ahead = ahead | picks(footprint) | footprint.dealt
