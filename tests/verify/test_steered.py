@@ -20,6 +20,11 @@ SEEDS = range(20)
 I64, I32 = mirage.spec((64,), "int64"), mirage.spec((64,), "int32")
 BYTES = mirage.spec((8, 64), "int8")
 TABLE = mirage.spec((300, 8), "float16")
+PAGED = [
+    mirage.spec((12, 16, 8), "float16"),
+    mirage.spec((6,), "int64"),
+    mirage.spec((9,), "int64"),
+]
 GENERATOR, ADDEND = 1103515245, 12345
 
 
@@ -105,6 +110,16 @@ CASES: dict[str, tuple[Function, list[Any], list[tuple[str, str]]]] = {
         lambda a: ((a.long() * 1518500249 + (1 << 30)) >> 31).int(),
         [I32],
         [("1073741824", "1073741825"), ("1073741824", "1073741823")],
+    ),
+    "places in blocks, further on": (
+        lambda cache, blocks, at: cache[blocks[(at + 3) // 16], (at + 3) % 16],
+        PAGED,
+        [(", 16\n", ", 17\n"), ("at, 3\n", "at, 4\n")],
+    ),
+    "rows of blocks": (
+        lambda cache, blocks, at: cache.flatten(0, 1)[blocks[at // 16] * 16 + at % 16],
+        PAGED,
+        [("floor_divide at, 16\n", "floor_divide at, 15\n"), (", 16\n", ", 17\n")],
     ),
     "distances in steps": (
         near,
