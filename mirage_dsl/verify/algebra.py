@@ -963,6 +963,10 @@ class ResidueDomain:
             wanted = wanted[:1]
         inside = (wanted >= -extent) & (wanted < extent)
         found = value.each(lambda a: gathered(a, wanted % extent, axis + 1))
+        if index.flags is not None:
+            # What is read at an index without a value has none.
+            flags = found.all_flags() | index.flags & _INVALID
+            found = replace(found, flags=flags.astype(np.uint16))
         if inside.all():
             return found
         inside = np.broadcast_to(inside, found.top.shape)

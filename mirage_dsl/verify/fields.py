@@ -339,12 +339,13 @@ class Trials:
     def bias(self, rank: int) -> Bias:
         """How integers are drawn, of so many axes beside that of the trials."""
         kinds = (self.keys % KINDS).reshape((-1,) + (1,) * rank)
-        return Bias(turned=_TURNED[kinds], far=_FAR[kinds], sign=_SIGN[kinds])
+        return Bias(_TURNED[kinds], _FAR[kinds], _SIGN[kinds], _ENDS[kinds])
 
 
-_TURNED = np.array([0, 1, 0, 1, 0, 0], np.bool_)
-_FAR = np.array([0, 0, 1, 0, 0, 1], np.bool_)
-_SIGN = np.array([0, 0, 1, 0, -1, -1], np.int64)
+_TURNED = np.array([0, 1, 0, 1, 0, 0, 0], np.bool_)
+_FAR = np.array([0, 0, 1, 0, 0, 1, 1], np.bool_)
+_SIGN = np.array([0, 0, 1, 0, -1, -1, 0], np.int64)
+_ENDS = np.array([1, 1, 1, 1, 1, 1, 0], np.bool_)
 KINDS = len(_SIGN)
 """Of trials: integers are drawn otherwise in each."""
 

@@ -643,16 +643,25 @@ def _special(
     """Inputs with zeros and ties."""
     yield [np.zeros(s) for s in shapes]
     yield [rng.integers(-2, 3, s).astype(np.float64) for s in shapes]
-    for low in (-2.0, 0.0):
-        yield [
-            rng.uniform(low, 2.0, s) * (rng.random(s) >= _SHARE_OF_ZEROS)
-            for s in shapes
-        ]
+    # Of rows without positive numbers 0 is the largest.
+    for least, most in ((-2.0, 2.0), (0.0, 2.0), (-2.0, 0.0)):
+        yield [_with_zeros(rng, s, least, most) for s in shapes]
     for alone in range(min(len(shapes), _MOST_ALONE)):
         yield [
             np.zeros(s) if at == alone else rng.uniform(0.25, 2.0, s)
             for at, s in enumerate(shapes)
         ]
+
+
+def _with_zeros(
+    rng: np.random.Generator, shape: tuple[int, ...], least: float, most: float
+) -> Array:
+    """Numbers between two, of which some are 0: one at least, and one at least not."""
+    kept = np.array(rng.random(shape) >= _SHARE_OF_ZEROS)
+    if kept.size > 1:
+        place = int(rng.integers(kept.size))
+        kept.flat[place], kept.flat[place - 1] = False, True
+    return rng.uniform(least, most, shape) * kept
 
 
 # -- Comparison ------------------------------------------------------------------------

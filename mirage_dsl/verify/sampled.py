@@ -77,7 +77,13 @@ from mirage_dsl.verify.algebra import (
     ResidueDomain,
 )
 from mirage_dsl.verify.certificate import Sampled
-from mirage_dsl.verify.fields import IntArray, Trials, draw_trials, orders_floats
+from mirage_dsl.verify.fields import (
+    KINDS,
+    IntArray,
+    Trials,
+    draw_trials,
+    orders_floats,
+)
 from mirage_dsl.verify.sizes import corresponding_axes
 from mirage_dsl.verify.trials import (
     CANDIDATE,
@@ -987,8 +993,9 @@ def _where_rare(
 def _draws(side: _Side, sampling: Sampling) -> int:
     """How many draws it takes for integers to lie beside each of their turns.
 
-    And for choices to come out either way: a number that is cut off at both ends is one
-    of these in a draw whose order has them the other way round.
+    And to be drawn each way; and for choices to come out either way: a number that is
+    cut off at both ends is one of these in a draw whose order has them the other way
+    round.
     """
     regions, most = side.demands.regions, 1
     if len(sampling.chain) * side.demands.work > _LITTLE_WORK:
@@ -998,7 +1005,8 @@ def _draws(side: _Side, sampling: Sampling) -> int:
     for item, turns in zip(side.graph.inputs, sampling.turns.inputs, strict=True):
         if turns and item.name in regions:
             drawn = math.prod(len(i) for i in regions[item.name].values())
-            most = max(most, -(-_DRAWS_OF_ROOTS * elements_of(turns) // drawn))
+            enough = -(-_DRAWS_OF_ROOTS * elements_of(turns) // drawn)
+            most = max(most, enough, KINDS)
     return min(most, _MOST_DRAWS // 2)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ from mirage_dsl.verify.algebra import (
 )
 from mirage_dsl.verify.fields import KINDS, Trials, draw_trials
 from mirage_dsl.verify.sizes import Shrunk, input_shape
+from mirage_dsl.verify.steered import Steering, integer_part, runs_of
 
 # -- Trials ----------------------------------------------------------------------------
 
@@ -58,6 +60,9 @@ _ELEMENTS_OF_TURNS = 32
 _MOST_TURNS = 16
 _INTEGERS_OF_ANY_SIZE = 128
 """Of an input, at least, in each field: some are the least of their format."""
+
+_STEERED = 300
+"""The attempt in which integers are steered beside what a program decides."""
 
 PROGRAM, CANDIDATE = 0, 1
 
@@ -119,6 +124,7 @@ class Field:
         turns: Numbers beside which what is computed of integers turns.
         rare: Whether trials go on until what is rare has happened.  What tile programs
             may have wrong that blocks have right, as a mask or a lane, is not rare.
+        steered: Whether trials beside turns that are looked for come on top.
     """
 
     shrunk: Shrunk
@@ -129,6 +135,7 @@ class Field:
     blocks: BlockEvaluator = evaluate_block
     turns: AllTurns = field(default_factory=AllTurns)
     rare: bool = True
+    steered: bool = False
 
     def with_reading(self, reading: Reading) -> Field:
         """The same field under another reading of orders."""
@@ -265,7 +272,15 @@ class Tally:
 
 
 def run_trials(where: Field, needed: int) -> Tally:
-    """Compare whole outputs in at least `needed` valid trials."""
+    """Compare whole outputs in at least `needed` valid trials, and beside turns."""
+    tally = _run_trials(where, needed)
+    steered = where.rare and where.steered and tally.outcome is Outcome.EQUAL
+    if steered and _differs_beside_turns(where):
+        return replace(tally, outcome=Outcome.DIFFERENT)
+    return tally
+
+
+def _run_trials(where: Field, needed: int) -> Tally:
     count, done, elements, choices = needed, 0, 0, False
     invalid = Outcome.INVALID_PROGRAM
     for attempt in range(_ATTEMPTS):
@@ -292,6 +307,43 @@ def run_trials(where: Field, needed: int) -> Tally:
             # Rows masked as a whole leave few valid trials, not none.
             count = min(2 * count, _MOST_TRIALS)
     return Tally(invalid, done, elements, choices)
+
+
+def _differs_beside_turns(where: Field) -> bool:
+    """Whether outputs differ where integers are steered beside what is decided."""
+    steered = _steered_program_side(where.of_program)
+    if steered is None:
+        return False
+    trials, inputs, program = steered
+    theirs = where.evaluate(CANDIDATE, trials, inputs, _STEERED).outputs
+    valid = ~(invalid_trials(program.outputs) | invalid_trials(theirs))
+    return _agreement(program.outputs, theirs, valid) is Outcome.DIFFERENT
+
+
+@lru_cache(maxsize=8)
+def _steered_program_side(
+    where: Field,
+) -> tuple[Trials, list[Residue], Evaluation] | None:
+    """Trials, inputs that are steered, and a program's outputs; None for none."""
+    program = where.shrunk.program
+    part = integer_part(program)
+    if part is None:
+        return None
+    trials, inputs = where.draw(_STEERED, runs_of(part))
+    _, others = where.draw(_STEERED + 1, trials.count)
+    given = {item.name: at for at, item in enumerate(program.inputs)}
+    own = [given[item.name] for item in part.inputs]
+    drawn, ends = ([_whole(some[at]) for at in own] for some in (inputs, others))
+    steering = Steering(part, drawn, ends, where.generator(_STEERED))
+    algebra = ResidueAlgebra(trials, Order(), where.generator(_STEERED))
+    for at, values in zip(own, steering.run(), strict=True):
+        inputs[at] = algebra.whole(values)
+    return trials, inputs, where.evaluate(PROGRAM, trials, inputs, _STEERED)
+
+
+def _whole(value: Residue) -> NDArray[Any]:
+    assert value.exact is not None
+    return value.exact
 
 
 def _enough(where: Field, elements: int, choices: bool) -> int:

@@ -289,3 +289,43 @@ def test_positions_that_data_choose_keep_their_numbers(name: str) -> None:
     assert found.best.certificate is not None
     assert found.best.certificate.ok
     assert found.best.mugraph.blocks
+
+
+# A program in which data choose a position, and what others have in the place of what.
+CHOSEN_BY_DATA: dict[str, tuple[Any, list[Any], list[tuple[str, str]]]] = {
+    "a sum of them": (
+        lambda x: (x.argmax(-1) + 5) // 16,
+        [mirage.spec((8, 64))],
+        [(", 5\n", ", 6\n"), (", 16\n", ", 17\n"), (", 5\n", ", 4\n")],
+    ),
+    "below a number": (
+        lambda x: x.argmin(-1) < 32,
+        [mirage.spec((8, 64))],
+        [("less min2, 32", "less_equal min2, 32"), (", 32\n", ", 31\n")],
+    ),
+    "of integers": (
+        lambda a: a.argmin(-1) < 32,
+        [mirage.spec((8, 64), "int64")],
+        [("less min2, 32", "less_equal min2, 32"), ("min a over", "max a over")],
+    ),
+    "below what is given": (
+        lambda x, a: x.argmax(-1) < a - 3,
+        [mirage.spec((8, 64)), mirage.spec((8,), "int64")],
+        [("sub a, 3", "sub a, 2"), ("less min1, sub1", "less_equal min1, sub1")],
+    ),
+}
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", CHOSEN_BY_DATA)
+def test_positions_that_data_choose_are_told(name: str) -> None:
+    function, arguments, others = CHOSEN_BY_DATA[name]
+    program = mirage.kernel(function).bind(*arguments).program
+    text = to_text(program)
+    for seed in range(20):
+        assert mirage.verify(program, program, seed=seed, stability=False).equivalent
+        for here, other in others:
+            assert here in text, text
+            wrong = text.replace(here, other)
+            found = mirage.verify(wrong, program, seed=seed, stability=False)
+            assert not found.equivalent, (seed, here, other)

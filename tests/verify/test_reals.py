@@ -200,3 +200,20 @@ def test_the_same_domain(name: str) -> None:
     for seed in SEEDS:
         found = verify(candidate, program, seed=seed, stability=False)
         assert found.equivalent, found.reason
+
+
+@pytest.mark.parametrize("pick", ["max", "min"])
+def test_0_is_the_largest_of_rows_without_positive_numbers(pick: str) -> None:
+    """By which nothing can be divided, though by the sum of such a row."""
+
+    def divided(b: Any, x: str, y: str) -> str:
+        del y
+        part = b.div(x, getattr(b, pick)(x, over="n"))
+        return b.div(part, b.sum(part, over="n"))
+
+    program = _graph(lambda b, x, y: b.div(x, b.sum(x, over="n")))
+    for seed in range(20):
+        found = verify(_graph(divided), program, seed=seed, stability=False)
+        assert not found.equivalent
+        assert "not finite where the program is" in found.reason
+        assert verify(program, _graph(divided), seed=seed, stability=False).equivalent

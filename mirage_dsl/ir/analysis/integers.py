@@ -483,7 +483,7 @@ class _Limits:
         self._gathers: list[_Gather] = []
         self.found: dict[str, Limit] = {}
         self._conversions: dict[str, Limit] = {}
-        self._choosing = False
+        self._choosing = self._through_positions = False
         self.lacking: dict[str, int] = {}
         # The dim that is indexed now; by input, all dims that it indexes.
         self._dim = ""
@@ -507,7 +507,8 @@ class _Limits:
             types: Of the values of each level.
         """
         found: set[range] = set()
-        for level, operand, other, near in self._compared:
+        self._through_positions = True
+        for level, operand, other, near in self._compared(exactly=True):
             if isinstance(other, str) or isinstance(operand, Scalar):
                 continue
             if types[level][operand].dtype.is_integer:
@@ -528,7 +529,7 @@ class _Limits:
         """
         turns: dict[str, list[range]] = {}
         self._dim, self._indexed, self._conversions = "", {}, {}
-        for level, operand, other, near in self._compared:
+        for level, operand, other, near in self._compared(exactly=fixed):
             if (
                 fixed
                 and isinstance(other, Scalar)
@@ -543,12 +544,17 @@ class _Limits:
                     turns.setdefault(name, []).append(there)
         return turns
 
-    @property
-    def _compared(self) -> Iterator[tuple[int, ir.Operand, ir.Operand, Limit]]:
+    def _compared(
+        self, *, exactly: bool
+    ) -> Iterator[tuple[int, ir.Operand, ir.Operand, Limit]]:
         """Values that are compared, with what, and what is close to that.
 
         Of two of which nothing is known either is close to some numbers.  What is
         divided is close to the first multiples.
+
+        Args:
+            exactly: Close are those alone between which a comparison turns, which are
+                others for `<` than for `<=`.
         """
         for level, node in self._nodes:
             if not isinstance(node, ir.Apply) or len(node.operands) != 2:
@@ -561,8 +567,9 @@ class _Limits:
             both = [(n, n) for n in _ANCHORS] if known == [None, None] else []
             pairs = zip(node.operands, node.operands[::-1], known[::-1], strict=True)
             for operand, other, near in pairs:
+                by = (1, 2) if not exactly else _around(node, operand)
                 for least, most in both if near is None else [near]:
-                    yield level, operand, other, Limit(least - 1, most + 2)
+                    yield level, operand, other, Limit(least - by[0], most + by[1])
 
     def _multiples(self, node: ir.Apply) -> list[Limit]:
         """What is close to multiples of the number that a node divides by, if any."""
@@ -905,7 +912,7 @@ class _Limits:
             elif known[at] is None and sign > 0:
                 half = -(-limit.stop // 2)
                 own = Limit(0, max(half if not at else limit.stop - half + 1, 1))
-            if known[at] is None:
+            if known[at] is None or self._through_positions:
                 self._hold(level, operand, own)
 
     def _range(self, level: int, value: ir.Operand) -> tuple[int, int] | None:
@@ -915,6 +922,18 @@ class _Limits:
 
 
 # -- Ranges of what indices are made of ------------------------------------------------
+
+
+def _around(node: ir.Apply, operand: ir.Operand) -> tuple[int, int]:
+    """How far before and behind what it meets numbers are between which it turns.
+
+    `x < 5` turns between 4 and 5, `x <= 5` and `5 < x` between 5 and 6.
+    """
+    if node.op not in (LESS, table.LESS_EQUAL):
+        return 1, 2
+    before = (node.op is LESS) == (operand is node.operands[0])
+    return (1, 1) if before else (0, 2)
+
 
 Made = dict[tuple[int, str], tuple[int, ir.BlockNode]]
 """By level and name what makes a value, and at which level."""
@@ -1306,6 +1325,7 @@ class Bias:
     turned: NDArray[np.bool_] | bool = False
     far: NDArray[np.bool_] | bool = False
     sign: NDArray[np.int64] | int = 0
+    ends: NDArray[np.bool_] | bool = True
 
 
 UNBIASED = Bias()
@@ -1363,7 +1383,9 @@ def of_words(
     least = max(int(dtype.min), -SMALL)
     small = words // 2 % (SMALL - least) + least
     is_small = (words % 2 == 0) & np.logical_not(bias.far)
-    found = np.where(is_small, small.astype(dtype.long_name), _large(dtype, words))
+    found = np.where(
+        is_small, small.astype(dtype.long_name), _large(dtype, words, bias)
+    )
     return _signed(dtype, beside(found, words, turns, bias), bias)
 
 
@@ -1375,7 +1397,7 @@ def _signed(dtype: DType, values: NDArray[Any], bias: Bias) -> NDArray[Any]:
     return np.where(other, ~values, values)
 
 
-def _large(dtype: DType, words: NDArray[np.int64]) -> NDArray[Any]:
+def _large(dtype: DType, words: NDArray[np.int64], bias: Bias) -> NDArray[Any]:
     """Numbers of a format: half of any size, a quarter of any length, and its ends."""
     bits = 8 * dtype.itemsize
     state = mixed(words.astype(np.uint64))
@@ -1386,7 +1408,7 @@ def _large(dtype: DType, words: NDArray[np.int64]) -> NDArray[Any]:
     negative = of_any_length & (state >> np.uint64(_WORD - 1) == 1)
     found = np.where(negative, ~found, found).astype(dtype.long_name)
     ends = np.where(kind == 0, int(dtype.min), int(dtype.max))
-    return np.where(kind < 2, ends.astype(dtype.long_name), found)
+    return np.where((kind < 2) & bias.ends, ends.astype(dtype.long_name), found)
 
 
 def fitted(
@@ -1498,7 +1520,7 @@ def of_floats(
     themselves, as truth values are.
     """
     small = np.where(words % 4 == 0, words // 4 % (2 * SMALL), _small(words // 4))
-    small = np.where(bias.far, _large(i32, words), small)
+    small = np.where(bias.far, _large(i32, words, bias), small)
     within = turns.made_within
     drawn = small if within is None else _indices(dtype, words, within)
     found = beside(drawn.astype(dtype.long_name), words, turns.made, bias)
