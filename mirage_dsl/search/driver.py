@@ -532,15 +532,12 @@ class _Driver:
     ) -> list[Plan]:
         """What is made of the best plans, beside them: estimates are but guesses.
 
-        Of plans that are about as good as the first of all those with few blocks come
-        first, for of two kernels in one more can be made than of each.
+        Of plans that are about as good as the best the one with fewest blocks is among
+        them, for of two kernels in one more can be made than of each.
         """
-        near = AS_GOOD * plans[0].microseconds
-
-        def rank(plan: Plan) -> tuple[bool, int]:
-            return plan.microseconds > near, len(plan.graph.blocks)
-
-        made = (of(p.graph) for p in sorted(plans, key=rank)[: self.k])
+        near = (p for p in plans if p.microseconds <= AS_GOOD * plans[0].microseconds)
+        few = sorted(near, key=lambda p: len(p.graph.blocks))[:1]
+        made = (of(p.graph) for p in dict.fromkeys((*plans[: self.k], *few)))
         found = [plan for plan in made if plan is not None]
         return [p for p in found if self.segments.constraints.admits(p.graph)]
 

@@ -46,7 +46,7 @@ _MOST_MODULI = 4
 """Divisors modulo which what is compared may go round."""
 _EACH = 24
 """Runs of each decision; half of them are on either side."""
-_MOST_RUNS = 256
+_FEWEST_RUNS, _MOST_RUNS = 48, 256
 
 
 # -- Decisions -------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def integer_part(program: ir.KernelGraph) -> ir.KernelGraph | None:
 def runs_of(part: ir.KernelGraph) -> int:
     """How many runs it takes for each decision to be met from both sides."""
     decisions = sum(_decides(node.op) for node in part.applies)
-    return min(_EACH * decisions, _MOST_RUNS)
+    return min(max(_EACH * decisions, _FEWEST_RUNS), _MOST_RUNS)
 
 
 # -- Moves -----------------------------------------------------------------------------
@@ -191,6 +191,10 @@ class Steering:
         """The inputs."""
         first = self._rng.integers(len(self._movable), size=len(self._runs))
         place = self._rng.integers(self._sizes.max(), size=len(self._runs))
+        for at in self._movable:
+            self._input = np.full_like(self._runs, at)
+            self._place = place % self._sizes[at]
+            self._bring_near()
         for number in range(_ROUNDS):
             turn = (first + number) % len(self._movable)
             self._input = np.take(self._movable, turn)
@@ -238,6 +242,16 @@ class Steering:
             flat = array.reshape(len(self._runs), -1).copy()
             flat[runs, self._place[runs]] = values[runs].astype(flat.dtype)
             self._drawn[at] = flat.reshape(array.shape)
+
+    def _bring_near(self) -> None:
+        """Other numbers where what is moved is so far that what is made of it wraps."""
+        values, others = self._elements(self._drawn), self._elements(self._others)
+        lengths = self._rng.integers(_FARTHEST.bit_length(), size=len(values))
+        few = self._rng.integers(-_FARTHEST, _FARTHEST, len(values)) >> lengths
+        for other in (others, few):
+            far = (values < -_FARTHEST) | (values > _FARTHEST)
+            values = np.where(far, other, values)
+        self._put(values)
 
     def _bisect(self) -> None:
         """Move an element of each run until its decision comes out otherwise."""
@@ -307,10 +321,12 @@ class Steering:
         for modulus in self._moduli():
             own = np.where(before.modulus > 0, before.modulus, modulus)
             ways.append(start + _lacking(by, steps, own))
-        found = start
+        found, there = start, _is_beside(before)
         for moved in ways:
-            self._put(moved)
-            found = np.where(_is_beside(self._at(self._state())), moved, found)
+            self._put(np.where(there, found, moved))
+            reached = _is_beside(self._at(self._state()))
+            found = np.where(reached & ~there, moved, found)
+            there |= reached
         self._put(found)
 
     def _moduli(self) -> list[int]:
