@@ -477,9 +477,12 @@ def _waiting(footprint: Footprint) -> Numbers:
     own = loads.looped[:, 0]
     sizes = footprint.sizes[loads.value] * loads.itemsize * _read_once(footprint)
     staged = points.num_stages > 1
-    # Elements and words as long as the shortest copy are copied however few there are.
+    # Words are as long as the shortest copy is, however few there are, and so are
+    # elements.  Without products they are not told: rows that loops take several at a
+    # time would look cheap, and spill registers that the estimate does not see.
     small = sizes[own] < BYTES_PER_COPY * WARP * footprint.block_warps
-    small = small & (np.maximum(loads.itemsize, loads.word)[own] < BYTES_PER_COPY)
+    whole = np.maximum(loads.word, loads.itemsize if facts.products else 0)
+    small = small & (whole[own] < BYTES_PER_COPY)
     each = hardware.synchronous_load * (small & staged).sum(axis=0)
     ahead = staged & ~loads.turned[own][:, None]
     ahead = ahead | picks(footprint) | footprint.dealt
