@@ -124,6 +124,8 @@ GRID_AXES = 3
 
 WARP = 32
 """Threads of a warp, on all of them."""
+BYTES_PER_COPY = 4
+"""Fewer bytes for each thread of a block cannot be copied ahead of their use."""
 SECTOR = 32
 """Bytes that memory gives at least, whatever is read of them."""
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.hardware import (
+    BYTES_PER_COPY,
     FULL_PRECISION_SHARE,
     SECTOR,
     TF32_RATE,
@@ -78,7 +79,6 @@ LATENCY_NORM = 3.0
 GRAIN = 64
 """Bytes that lie together in memory for full speed."""
 
-
 IN_USE = 0.25
 """Part of a buffer's time that it is in use, where it is read to registers."""
 
@@ -105,9 +105,6 @@ of 1, 2 and 4 rows of up to 4096 bytes take 3.05 to 3.08 ms, of longer rows 3.13
 3.19; planes of 4096 numbers 255 to 271 µs, and 272 to 297; 67 million of bf16 66 to 67
 µs, and 68 to 70.
 """
-
-BYTES_PER_COPY = 4
-"""Fewer bytes for each thread of a block cannot be copied ahead of their use."""
 
 SHORT_OF_THREADS = 1.3
 """Rows of as many words as threads are copied 2.5 times as fast as those of half as
@@ -241,8 +238,8 @@ def _reads(
     through = np.where(_tables(footprint), np.minimum(through, at_once), through)
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / source, 1.0), waves)
-    # Windows of neighbouring blocks, which run together, have elements in common.
     once = loads.looped & footprint.is_read_once(waves)
+    # Windows of neighbouring blocks, which run together, have elements in common.
     passes = np.where((loads.overlapping > 1) | once, 1.0, passes)
     cold = as_column(load.source not in inside for load in loads.own)
     fits = source < HELD_IN_L2 * hardware.l2_bytes

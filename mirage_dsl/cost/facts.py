@@ -938,6 +938,10 @@ def as_column(values: Iterable[float]) -> Column:
 # -- Facts of a program ----------------------------------------------------------------
 
 
+FEW_BYTES = 8
+"""One part of so many of what loops read may differ between blocks that share it."""
+
+
 @dataclass(frozen=True, eq=False)
 class ProgramFacts:
     """What does not depend on sizes of one tile program of a block, sizes open.
@@ -997,6 +1001,56 @@ class ProgramFacts:
         """The copies of loads that registers read, by the names of the loads."""
         every = (s for s, _ in self.flow.steps if isinstance(s, tp.Load))
         return {self.flow.origin(s.result): s for s in every if s.instead is not None}
+
+    @cached_property
+    def read_in_loops(self) -> float:
+        """Bytes of the tensors that loops read."""
+        loads = self.tables.loads
+        return float(loads.source[loads.looped[:, 0]].sum())
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Dims along whose axes blocks read the same in their loops.
+
+        Not where all are, nor where no product reads it.  What hangs on little of the
+        bytes may differ, as masks do.
+        """
+        axes, whole = ir.grid_axes(self.program.grid), self.read_in_loops
+        if not self.products or not whole:
+            return frozenset()
+        loads = self.tables.loads
+        looped = zip(loads.own, loads.source[:, 0], loads.looped[:, 0], strict=True)
+        read = [({d.name for d in ir.dims_of(n.at)}, b) for n, b, own in looped if own]
+
+        def differ(axis: tuple[ir.Split, ...]) -> float:
+            dims = {s.dim for s in axis}
+            return sum(size for own, size in read if own & dims)
+
+        found = [axis for axis in axes if FEW_BYTES * differ(axis) <= whole]
+        if len(found) == len(axes):
+            return frozenset()
+        return frozenset(split.dim for axis in found for split in axis)
+
+    @cached_property
+    def apart(self) -> list[tuple[ir.Split, ...]]:
+        """The other axes, as what loops read lies in memory: the slowest one first."""
+        loads = self.tables.loads
+        looped = zip(loads.own, loads.looped[:, 0], strict=True)
+        dims = [d.name for n, own in looped if own for d in ir.dims_of(n.at)]
+        axes = ir.grid_axes(self.program.grid)
+        others = (axis for axis in axes if axis[0].dim not in self.shared)
+
+        def place(axis: tuple[ir.Split, ...]) -> int:
+            return min((dims.index(s.dim) for s in axis if s.dim in dims), default=0)
+
+        return sorted(others, key=place)
+
+    @cached_property
+    def counts_down(self) -> bool:
+        """Whether blocks of long loops start first, along a shared axis."""
+        shared, program = self.shared, self.program
+        axes = (a for a in ir.grid_axes(program.grid) if a[0].dim in shared)
+        return any(tp.counts_down(axis, program) for axis in axes)
 
     @cached_property
     def tables(self) -> Tables:

@@ -31,8 +31,6 @@ from mirage_dsl.tile.combined import DEALT_REGISTERS, DEALT_WARPS
 
 HELD_IN_L2 = 0.6
 """Part of the L2 cache that one tensor fills before some of it leaves early."""
-FEW_BYTES = 8
-"""One part of so many of what loops read may differ between blocks that share it."""
 
 # -- Sizes of values -------------------------------------------------------------------
 
@@ -295,47 +293,6 @@ class Footprint:
     def _axes(self) -> tuple[tuple[ir.Split, ...], ...]:
         return ir.grid_axes(self.facts.program.grid)
 
-    @cached_property
-    def shared(self) -> frozenset[str]:
-        """Dims along whose axes blocks read the same in their loops.
-
-        Not where all are, nor where no product reads it.  What hangs on little of the
-        bytes may differ, as masks do.
-        """
-        if not self.facts.products or not self.read_in_loops:
-            return frozenset()
-        loads = self.facts.tables.loads
-        looped = np.flatnonzero(loads.looped[:, 0]).tolist()
-        own = {at: {d.name for d in ir.dims_of(loads.own[at].at)} for at in looped}
-
-        def differ(axis: tuple[ir.Split, ...]) -> float:
-            dims = {s.dim for s in axis}
-            return sum(loads.source[at, 0] for at in looped if own[at] & dims)
-
-        found = [a for a in self._axes if FEW_BYTES * differ(a) <= self.read_in_loops]
-        if len(found) == len(self._axes):
-            return frozenset()
-        return frozenset(split.dim for axis in found for split in axis)
-
-    @cached_property
-    def apart(self) -> list[tuple[ir.Split, ...]]:
-        """The other axes, as what loops read lies in memory: the slowest one first."""
-        loads = self.facts.tables.loads
-        looped = np.flatnonzero(loads.looped[:, 0]).tolist()
-        dims = [d.name for at in looped for d in ir.dims_of(loads.own[at].at)]
-        others = (a for a in self._axes if a[0].dim not in self.shared)
-
-        def place(axis: tuple[ir.Split, ...]) -> int:
-            return min((dims.index(s.dim) for s in axis if s.dim in dims), default=0)
-
-        return sorted(others, key=place)
-
-    @cached_property
-    def read_in_loops(self) -> float:
-        """Bytes of the tensors that loops read."""
-        loads = self.facts.tables.loads
-        return float(loads.source[loads.looped[:, 0]].sum())
-
     def blocks_along(self, axes: Iterable[Sequence[ir.Split]]) -> tp.Numbers:
         """How many blocks some axes of the grid have together."""
         count = np.ones(len(self.points))
@@ -350,26 +307,33 @@ class Footprint:
         Blocks along shared axes run together then, and what those of one time read
         fits.  `cost/order.py` has that order.
         """
-        if not self.shared:
+        if not self.facts.shared:
             return np.zeros(len(self.points), bool)
-        shared = [axis for axis in self._axes if axis[0].dim in self.shared]
-        part = self.blocks_along(shared) / self.blocks
-        if self.counts_down:
-            part = part * self.blocks_along(self.apart[-1:])
-            return self.read_in_loops * part < self.room_of_bounded
-        part = np.maximum(part, 1 / waves)
-        return self.read_in_loops * part < HELD_IN_L2 * self.hardware.l2_bytes
+        if self.facts.counts_down:
+            return self.held_together > 0
+        along = self.blocks_along(a for a in self._axes if a not in self.facts.apart)
+        part = np.maximum(along / self.blocks, 1 / waves)
+        return self.facts.read_in_loops * part < self.held_bytes
+
+    @cached_property
+    def held_together(self) -> tp.Numbers:
+        """Of how many of the last axes apart L2 holds what the blocks' loops read.
+
+        These loops are bounded: a block reads half of it in the mean.
+        """
+        counts = [self.blocks_along([axis]) for axis in self.facts.apart]
+        held = self.facts.read_in_loops / np.prod(counts, axis=0)
+        fits, found = np.ones(len(self.points), bool), np.zeros(len(self.points))
+        for count in reversed(counts):
+            held = held * count
+            fits = fits & (held <= 2 * self.held_bytes)
+            found = found + fits
+        return found
 
     @property
-    def counts_down(self) -> bool:
-        """Whether blocks of long loops start first, along a shared axis."""
-        program, shared = self.facts.program, self.shared
-        return any(tp.counts_down(a, program) for a in self._axes if a[0].dim in shared)
-
-    @property
-    def room_of_bounded(self) -> float:
-        """Bytes that L2 keeps of what loops read whose blocks read half in the mean."""
-        return 2 * HELD_IN_L2 * self.hardware.l2_bytes
+    def held_bytes(self) -> float:
+        """What L2 holds before some of it leaves early."""
+        return HELD_IN_L2 * self.hardware.l2_bytes
 
     def _extent(self, name: str) -> float:
         return float(self.facts.program.extents.get(name) or 1)

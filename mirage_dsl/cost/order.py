@@ -13,7 +13,6 @@ all loops read.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -28,12 +27,7 @@ from mirage_dsl.cost.facts import (
     facts_as_searched,
     live_tiles,
 )
-from mirage_dsl.cost.footprint import (
-    HELD_IN_L2,
-    Footprint,
-    footprint_of,
-    resources,
-)
+from mirage_dsl.cost.footprint import Footprint, footprint_of, resources
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
@@ -230,31 +224,20 @@ def _grid(block: ir.BlockGraph, footprint: Footprint) -> tuple[ir.Split, ...]:
     as L2 holds: causal attention [4, 32, 2048, 128] 376, now 347, where 358 is what it
     takes head by head.
     """
-    shared = [axis for axis in block.axes if axis[0].dim in footprint.shared]
-    held = HELD_IN_L2 * footprint.hardware.l2_bytes
-    if not shared or footprint.read_in_loops < held:
+    facts = footprint.facts
+    if not facts.shared or facts.read_in_loops < footprint.held_bytes:
         return block.grid
-    apart = [axis[0].dim for axis in footprint.apart]
+    shared = [axis for axis in block.axes if axis[0].dim in facts.shared]
+    apart = [axis[0].dim for axis in facts.apart]
     others = sorted(
         (a for a in block.axes if a not in shared), key=lambda a: apart.index(a[0].dim)
     )
-    ahead = _held_together(footprint) if footprint.counts_down else 0
-    if footprint.counts_down and not ahead:
+    ahead = int(footprint.held_together[0]) if facts.counts_down else 0
+    if facts.counts_down and not ahead:
         return block.grid
     last = len(others) - ahead
     axes = (*others[last:], *shared, *others[:last])
     return tuple(split for axis in axes for split in axis)
-
-
-def _held_together(footprint: Footprint) -> int:
-    """Of how many of the last axes L2 holds what their blocks read."""
-    apart = [float(footprint.blocks_along([axis])[0]) for axis in footprint.apart]
-    held = footprint.read_in_loops / math.prod(apart)
-    for number, count in enumerate(reversed(apart)):
-        held *= count
-        if held > footprint.room_of_bounded:
-            return number
-    return len(apart)
 
 
 # -- Back to a block graph -------------------------------------------------------------

@@ -535,9 +535,9 @@ class _Driver:
         Of plans that are about as good as the best the one with fewest blocks is among
         them, for of two kernels in one more can be made than of each.
         """
-        near = (p for p in plans if p.microseconds <= AS_GOOD * plans[0].microseconds)
-        few = sorted(near, key=lambda p: len(p.graph.blocks))[:1]
-        made = (of(p.graph) for p in dict.fromkeys((*plans[: self.k], *few)))
+        near = sum(p.microseconds <= AS_GOOD * plans[0].microseconds for p in plans)
+        few = min(range(near), key=lambda at: len(plans[at].graph.blocks), default=0)
+        made = (of(p.graph) for at, p in enumerate(plans) if at < self.k or at == few)
         found = [plan for plan in made if plan is not None]
         return [p for p in found if self.segments.constraints.admits(p.graph)]
 

@@ -858,6 +858,7 @@ class Layout:
         """Whether a value is of integers."""
         return self._types[value].dtype.is_integer
 
+    @cached_property
     def magnitudes(self) -> Mapping[str, float]:
         """How large values are at most, whatever finite numbers are loaded."""
         return magnitudes(self._block, self._types, self._extents)
@@ -1194,12 +1195,8 @@ class Wiring:
         """The operand with fewer dims, if it stays in range times a usual factor."""
         axes = self._layout.axes(product.result)
         rows = (v for v in product.values if len(self._layout.axes(v)) < len(axes))
-        return next((v for v in rows if self._most[v] <= LARGEST_FACTOR), None)
-
-    @cached_property
-    def _most(self) -> Mapping[str, float]:
-        """How large values are at most."""
-        return self._layout.magnitudes()
+        most = (v for v in rows if self._layout.magnitudes[v] <= LARGEST_FACTOR)
+        return next(most, None)
 
     def _find_rounded(self, node: ir.Apply) -> None:
         """A product from which something with fewer dims is subtracted."""

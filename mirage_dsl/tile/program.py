@@ -1024,7 +1024,7 @@ class Compute(Maker):
         op: The operator.
         operands: What it is applied to; with `inner`, what that is applied to.
         inner: An operator that is computed in the same step: `op(inner(operands))`.
-            The exponential of a difference, or of a product with a constant.
+            The exponential of a difference, or of a product with a constant or a row.
         rounded: It is rounded by itself, never made one operation with what reads it.
     """
 

@@ -28,7 +28,6 @@ from mirage_dsl.core.types import bf16, f16, f32
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule
-from mirage_dsl.ir.text.parser import parse
 from tests.backends.running import (
     allowed,
     as_array,
@@ -249,36 +248,12 @@ def test_screening_rejects_what_is_slow() -> None:
     assert "shared memory" in str(bad.rejection())
 
 
-MASKED = """mirage 1
-mugraph masked(
-    q: f16[h, n, d], k: f16[h, m, d], v: f16[h, m, d], seen: bool[m]
-) -> f16[h, n, d] where h = 4, n = 256, m = 512, d = 64 {
-  y = block grid(h / 1, n / 64) loop(m / 64) {
-    q_t = load q[h/grid, n/grid, d]
-    k_t = load k[h/grid, m/loop, d]
-    v_t = load v[h/grid, m/loop, d]
-    seen_t = load seen[m/loop]
-    s = matmul q_t, k_t over(d)
-    w = where(seen_t, s, -inf)
-    t = rowshift w over(m)
-    top = running max t
-    p = exp(w - top)
-    p16 = cast p dtype(f16)
-    o = matmul p16, v_t over(m)
-    os = accumulate o rescale top
-    l = sum p over(m)
-    ls = accumulate l rescale top
-    z = os / ls
-    store y: f16[h/grid, n/grid, d] = z
-  }
-  return y
-}
-"""
-
-
 def test_a_mask_too_small_to_be_copied_ahead_is_no_reason() -> None:
     """Attention with one for each key waits for 64 bytes; refused, it was slow."""
-    (report,) = compile_only(parse(MASKED))
+    graph = mugraphs.masked_attention(
+        1, "each key", heads=4, length=256, width=64, tile=64
+    )
+    (report,) = compile_only(graph)
     assert report.rejection() is None
     assert report.pipelined_loads == 2
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from mirage_dsl.core.types import DType, Scalar, f16, f32
 from mirage_dsl.ir.builder import BlockBuilder, KernelBuilder, one_over
 from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.text.parser import parse
 
 EPS = 1e-6
 
@@ -360,3 +361,68 @@ def positions_in_parts() -> KernelGraph:
         moved = b.add(t, b.to_f32(b.load(parts, "a/grid, b")))
         out = b.store(moved, "a/grid, b, k", dtype=f16)
     return g.returns(out).build()
+
+
+_MASKED = """mirage 1
+mugraph masked(
+    q: f16[b, h, n, d], k: f16[b, h, m, d], v: f16[b, h, m, d]MASK
+) -> f16[b, h, n, d]
+where b = {batches}, h = {heads}, n = {length}, m = {length}, d = {width} {{
+INDICES
+  y = block grid(b / 1, h / 1, n / {tile}) loop(m / 64)BOUND {{
+    q_t = load q[b/grid, h/grid, n/grid, d]
+    k_t = load k[b/grid, h/grid, m/loop, d]
+    v_t = load v[b/grid, h/grid, m/loop, d]
+SEEN
+    s = matmul q_t, k_t over(d)
+    w = where(seen, s, -inf)
+    t = rowshift w over(m)
+    top = running max t
+    p = exp(w - top)
+    p16 = cast p dtype(f16)
+    o = matmul p16, v_t over(m)
+    os = accumulate o rescale top
+    l = sum p over(m)
+    ls = accumulate l rescale top
+    z = os / ls
+    store y: f16[b/grid, h/grid, n/grid, d] = z
+  }}
+  return y
+}}
+"""
+_MASKS = {
+    "causal": {
+        "INDICES": "  i = index n\n  j = index m",
+        "BOUND": " while(m <= n)",
+        "SEEN": """
+    i_t = load i[n/grid]
+    j_t = load j[m/loop]
+    seen = j_t <= i_t""",
+    },
+    "each pair": {
+        "MASK": ", mask: bool[1, 1, n, m]",
+        "SEEN": "    seen = load mask[1, 1, n/grid, m/loop]",
+    },
+    "each key": {
+        "MASK": ", mask: bool[m]",
+        "SEEN": "    seen = load mask[m/loop]",
+    },
+}
+
+
+def masked_attention(
+    batches: int,
+    mask: str,
+    *,
+    heads: int = 32,
+    length: int = 2048,
+    width: int = 128,
+    tile: int = 128,
+) -> KernelGraph:
+    """Attention whose mask is causal, or a truth value of each pair or of each key."""
+    text = _MASKED.format(
+        batches=batches, heads=heads, length=length, width=width, tile=tile
+    )
+    for place in ("INDICES", "MASK", "BOUND", "SEEN"):
+        text = text.replace(place, _MASKS[mask].get(place, ""))
+    return parse(text)

@@ -23,7 +23,6 @@ from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
-from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.search.driver import finished
 from mirage_dsl.search.result import Candidate, SearchResult
 from tests.programs import mugraphs
@@ -105,48 +104,6 @@ def test_tiles_are_made_when_they_are_needed() -> None:
     assert registers(in_good_order(graph, H100)) < registers(graph)
 
 
-ATTENTION = """mirage 1
-mugraph attention(
-    q: f16[b, h, n, d], k: f16[b, h, m, d], v: f16[b, h, m, d], seen: bool[1, 1, n, m]
-) -> f16[b, h, n, d] where b = BATCHES, h = 32, n = 2048, m = 2048, d = 128 {
-  i = index n
-  j = index m
-  y = block grid(b / 1, h / 1, n / 128) loop(m / 64)BOUND {
-    q_t = load q[b/grid, h/grid, n/grid, d]
-    i_t = load i[n/grid]
-    k_t = load k[b/grid, h/grid, m/loop, d]
-    v_t = load v[b/grid, h/grid, m/loop, d]
-    j_t = load j[m/loop]
-    seen_t = load seen[1, 1, n/grid, m/loop]
-    s = matmul q_t, k_t over(d)
-    before = j_t <= i_t
-    w = where(CONDITION, s, -inf)
-    t = rowshift w over(m)
-    top = running max t
-    p = exp(w - top)
-    p16 = cast p dtype(f16)
-    o = matmul p16, v_t over(m)
-    os = accumulate o rescale top
-    l = sum p over(m)
-    ls = accumulate l rescale top
-    z = os / ls
-    store y: f16[b/grid, h/grid, n/grid, d] = z
-  }
-  return y
-}
-"""
-
-
-def attention(batches: int, *, causal: bool = False) -> KernelGraph:
-    """With a mask that is loaded, or the causal one."""
-    bound, condition = (" while(m <= n)", "before") if causal else ("", "seen_t")
-    text = ATTENTION.replace("BATCHES", str(batches)).replace("BOUND", bound)
-    without = ("seen_t =",) if causal else ("index", "i_t =", "j_t =", "before =")
-    lines = text.splitlines(keepends=True)
-    kept = "".join(line for line in lines if not any(w in line for w in without))
-    return parse(kept.replace("CONDITION", condition))
-
-
 @pytest.mark.parametrize(
     ("batches", "causal", "order"),
     [
@@ -162,7 +119,7 @@ def attention(batches: int, *, causal: bool = False) -> KernelGraph:
 def test_blocks_that_read_the_same_run_together(
     batches: int, causal: bool, order: str
 ) -> None:
-    graph = attention(batches, causal=causal)
+    graph = mugraphs.masked_attention(batches, "causal" if causal else "each pair")
     large = replace(H100, l2_bytes=70_000_000)
     ordered = in_good_order(graph, large)
     assert "".join(s.dim for s in ordered.blocks[0].grid) == order
@@ -173,8 +130,8 @@ def test_blocks_that_read_the_same_run_together(
 def test_what_runs_together_is_read_once() -> None:
     """From DRAM; blocks in the order of batches would read it once for each wave."""
     once = 4 * 32 * 2048 * 128 * 2
-    for causal in (False, True):
-        (cost,) = estimate(attention(4, causal=causal), H100).kernels
+    for mask in ("each pair", "causal"):
+        (cost,) = estimate(mugraphs.masked_attention(4, mask), H100).kernels
         assert cost.dram_bytes < 4.5 * once
 
 

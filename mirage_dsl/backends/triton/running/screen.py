@@ -30,6 +30,7 @@ from mirage_dsl.backends.triton.lowering.kernel import KernelPlan, Param
 from mirage_dsl.backends.triton.running.interpret import load_module
 from mirage_dsl.core.errors import CompileError, RefusedError
 from mirage_dsl.core.hardware import (
+    BYTES_PER_COPY,
     DEFAULT,
     LATER_ASSEMBLER,
     WARP,
@@ -62,8 +63,6 @@ TOLERATED_SPILLS = 64
 ALIGNED = [["tt.divisibility", 16]]
 RIGHT_DESCRIPTORS = (12, 9)
 """From this version on ptxas adds to descriptors of `wgmma` as it should."""
-BYTES_COPIED = 4
-"""What a thread copies ahead at least: a mask of 64 truth values is waited for."""
 _POINTERS = re.compile(r"tensor<((?:\d+x)+)!tt\.ptr<[a-z]+(\d+)")
 _DESCRIPTOR = re.compile(r"(?:or\.b64|add\.s64)\s+(%rd\d+), (%rd\d+), (-?\d+);")
 _WGMMA = re.compile(r"wgmma\.mma_async[^{]*\{[^}]*\},\s*(\{[^}]*\}|%rd\d+),\s*(%rd\d+)")
@@ -346,7 +345,7 @@ def _report(emitted: ModulePlan, kernel: KernelPlan, target: str) -> KernelRepor
     cubin = bytes(compiled.asm["cubin"])
     registers, stack = _resources(cubin)
     threads = WARP * int(compiled.metadata.num_warps)
-    asynchronous, synchronous = _loads_in_loops(ttgir, threads * BYTES_COPIED)
+    asynchronous, synchronous = _loads_in_loops(ttgir, threads * BYTES_PER_COPY)
     return KernelReport(
         name=kernel.name,
         registers=registers,
@@ -386,7 +385,8 @@ def _loads_in_loops(ttgir: str, least: int) -> tuple[int, int]:
 
     Args:
         ttgir: The kernel.
-        least: Bytes from which on a tile could be copied ahead; others do not count.
+        least: Bytes from which on a tile could be copied ahead; smaller ones, as a mask
+            of 64 truth values, do not count.
     """
     asynchronous = synchronous = 0
     depth, inside = 0, list[int]()
