@@ -87,11 +87,10 @@ class Order:
         return power(difference, (p - 1) // 2, p) != p - 1
 
 
-def hashed(name: str, keys: IntArray, operands: Sequence[IntArray]) -> Hash:
+def hashed(name: str, trials: Trials, operands: Sequence[IntArray]) -> Hash:
     """A random function of the operands, keyed by name and trial."""
-    tag = np.uint64(zlib.crc32(name.encode()))
     rank = operands[0].ndim - 1
-    state = mixed(mixed(keys.astype(np.uint64)) ^ tag).reshape((-1,) + (1,) * rank)
+    state = trials.words(name).reshape((-1,) + (1,) * rank)
     for operand in operands:
         state = mixed(state ^ operand.astype(np.uint64))
     return state
@@ -102,14 +101,14 @@ def _ranked(values: IntArray, trials: Trials) -> Hash:
 
     Truth values are compared as they are: a maximum of theirs holds where either does.
     """
-    ranks = hashed("order", trials.keys, [values])
+    ranks = hashed("order", trials, [values])
     if (values > 1).all():
         return ranks
+    ends = np.broadcast_to(np.arange(2), (trials.count, 2))
+    zero, one = np.sort(hashed("order", trials, [ends]), axis=1).T
     along = (-1,) + (1,) * (values.ndim - 1)
-    of_both = [np.full(trials.keys.shape, n, np.int64) for n in (0, 1)]
-    ends = np.sort([hashed("order", trials.keys, [n]) for n in of_both], axis=0)
-    zero, one = (end.reshape(along) for end in ends)
-    return np.where(values == 0, zero, np.where(values == 1, one, ranks))
+    of_one = np.where(values == 1, one.reshape(along), ranks)
+    return np.where(values == 0, zero.reshape(along), of_one)
 
 
 def _digest(elements: IntArray) -> Hash:
@@ -563,10 +562,27 @@ class ResidueAlgebra:
         if site in self.order.fresh:
             return self._fresh(a, axes, keep_mask=True)
         for axis in sorted(axes, reverse=True):
-            count = a.top.shape[axis + 1]
-            slices = [slice_at(a, axis, i) for i in range(count)]
-            a = reduce(self._larger, slices)
+            a = self._largest(a, axis)
         return a
+
+    def _largest(self, a: Residue, axis: int) -> Residue:
+        """What `_larger` leaves of the elements along an axis, taken one by one."""
+        count = a.top.shape[axis + 1]
+        if count == 1 or self.order.model is not OrderModel.RANK:
+            return reduce(self._larger, [slice_at(a, axis, i) for i in range(count)])
+        ranks = _ranked(a.top, self.trials)
+        if a.flags is not None:
+            ranks = np.where(a.flagged(MASKED), np.uint64(0), ranks)
+            ranks = np.where(a.flagged(RAISED), np.iinfo(np.uint64).max, ranks)
+        self.choices += not all_fixed([a])
+        first = np.argmax(ranks, axis=axis + 1, keepdims=True)
+        largest = replace(a, exact=None, number=None, fixed=False, positive=False)
+        largest = largest.each(lambda v: np.take_along_axis(v, first, axis + 1))
+        largest = slice_at(largest, axis, 0)
+        if a.flags is None:
+            return largest
+        keyed = np.bitwise_or.reduce(self.keyed_flags(a), axis=axis + 1)
+        return replace(largest, flags=largest.all_flags() | keyed)
 
     def shift(self, a: Residue, axes: Axes) -> Residue:
         """Fresh random values, finite also where all of `a` is masked; or 0."""
@@ -659,7 +675,7 @@ class ResidueAlgebra:
 
     def _hash(self, name: str, operands: Sequence[Residue]) -> NDArray[np.uint64]:
         tops = [v.top for v in operands]
-        return hashed(name, self.trials.keys, tops)
+        return hashed(name, self.trials, tops)
 
     def _components(self, state: Hash) -> list[IntArray]:
         """Random residues that follow from a hash, one of each field."""
@@ -706,8 +722,8 @@ class ResidueAlgebra:
             operands: Of any shapes.
             index: Of each element of the result.
         """
-        nothing = np.zeros(1, dtype=np.int64)
-        state = hashed(name, self.trials.keys, [nothing[None]])[:, 0]
+        nothing = np.zeros((1, 1), dtype=np.int64)
+        state = hashed(name, self.trials, [nothing])[:, 0]
         for operand in operands:
             state = mixed(state ^ _digest(operand.top))
         spread = state.reshape((-1,) + (1,) * index.ndim)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,7 @@ from mirage_dsl.core.compiled import compiling, entry, once
 from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.types import Scalar
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.analysis.integers import Bias
+from mirage_dsl.ir.analysis.integers import Bias, mixed
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ops.definition import Axes
 from mirage_dsl.ops.table import ROWSHIFT
@@ -335,6 +336,17 @@ class Trials:
     def count(self) -> int:
         """Number of trials."""
         return self.primes.shape[1]
+
+    def words(self, name: str) -> NDArray[np.uint64]:
+        """What the values of random functions of a name are made of, one per trial."""
+        if name not in self._words:
+            tag = np.uint64(zlib.crc32(name.encode()))
+            self._words[name] = mixed(mixed(self.keys.astype(np.uint64)) ^ tag)
+        return self._words[name]
+
+    @cached_property
+    def _words(self) -> dict[str, NDArray[np.uint64]]:
+        return {}
 
     def bias(self, rank: int) -> Bias:
         """How integers are drawn, of so many axes beside that of the trials."""

@@ -17,8 +17,9 @@ from mirage_dsl.store.workers import _NUMBERS, Workers, _Done, workers_to_spare
 
 @pytest.fixture(name="workers", scope="module")
 def _workers() -> Generator[Workers]:
-    with Workers(2) as workers:
-        yield workers
+    workers = Workers(2)
+    yield workers
+    workers.shutdown(cancel_futures=True)
 
 
 def test_results_and_errors_are_those_of_the_work(workers: Workers) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -75,6 +77,27 @@ def test_many_powers_and_inverses_are_those_of_each(shape: tuple[int, ...]) -> N
     assert (fields.exponential(base, a, p) == fields.power(base, a, p)).all()
     widened = np.broadcast_to(a[:1], (1, *shape[1:]))
     assert (fields.inverse(widened, p) == fields.power(widened, p - 2, p)).all()
+
+
+@pytest.mark.parametrize("model", OrderModel)
+@pytest.mark.parametrize("flagged", [False, True])
+def test_the_largest_is_what_is_left_of_pairs(model: OrderModel, flagged: bool) -> None:
+    """With infinities, values that are touched or invalid, truth values and ties."""
+    f = algebra(order=Order(model))
+    rng = np.random.default_rng(1)
+    a = lifted(f, rng.integers(0, [2, 4, 10**6], (4, 7, 3)))
+    if flagged:
+        flags = 1 << rng.integers(0, 16, a.top.shape)
+        few = np.where(rng.random(flags.shape) < 0.4, flags, 0)
+        few[:, 0], few[:, 1] = MASKED, RAISED
+        a = replace(a, flags=few.astype(np.uint16))
+    columns = (section(a, 1, i, i + 1) for i in range(7))
+    pairs = reduce(f.maximum, columns)
+    found = f.max(a, (1,))
+    assert (found.top == pairs.top[:, :, 0]).all()
+    assert (found.parts[0] == pairs.parts[0][:, :, 0]).all()
+    assert (found.all_flags() == pairs.all_flags()[:, :, 0]).all()
+    assert f.choices
 
 
 @pytest.mark.parametrize("columns", [3, 40])
