@@ -50,7 +50,9 @@ from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import FusedCall, behind_kernels, calls, runs_ahead
 from mirage_dsl.ir.analysis.layouts import (
     SOFTMAXES,
+    Copied,
     Place,
+    copied_for_products,
     laid_out,
     lies_with_channels_last,
     places,
@@ -999,6 +1001,7 @@ def estimate(
     graph: ir.KernelGraph,
     hardware: Hardware,
     inside: AbstractSet[str] = frozenset(),
+    copied: Copied | None = None,
 ) -> Cost:
     """The cost of a sized μGraph.
 
@@ -1006,11 +1009,13 @@ def estimate(
         graph: The μGraph.
         hardware: The GPU.
         inside: Inputs that an earlier kernel left in L2.
+        copied: What library kernels copy for products, of what is part of a larger
+            program, where its inputs do not lie by themselves.
 
     Raises:
         SearchError: An extent is unknown.
     """
-    return Priced(graph, hardware, inside).cost
+    return Priced(graph, hardware, inside, copied).cost
 
 
 class Priced:
@@ -1024,11 +1029,15 @@ class Priced:
         graph: ir.KernelGraph,
         hardware: Hardware,
         inside: AbstractSet[str] = frozenset(),
+        copied: Copied | None = None,
     ) -> None:
         self._graph = graph
         self._hardware = hardware
         self._extents = derived_extents(graph)
         self._types = laid_out(graph, kernel_types(graph), self._extents)
+        if copied is None:
+            copied = copied_for_products(graph, self._types, self._extents)
+        self._copied = copied
         ahead = behind_kernels(graph)
         self._running = {id(b) for b, made in ahead if runs_ahead(b, made)}
         self._parts: list[tuple[ir.KernelNode, KernelCost]] = []
@@ -1087,7 +1096,7 @@ class Priced:
                     library = _Library(call.types, extents, self._hardware)
                     part = library.call(call, graph.applies, inside)
                 elif node.result not in free:
-                    library = _Library(types, extents, self._hardware)
+                    library = _Library(types, extents, self._hardware, self._copied)
                     part = library.kernel(node, inside, placed.keys())
                 elif node.values[0] not in inside:
                     continue
@@ -1228,9 +1237,14 @@ def library_kernel(
     extents: Extents,
     inside: AbstractSet[str],
     hardware: Hardware,
+    copied: Copied | None = None,
 ) -> KernelCost:
-    """The cost of a pre-defined kernel: its roofline, a launch and a ramp."""
-    return _Library(types, extents, hardware).kernel(node, inside, frozenset())
+    """The cost of a pre-defined kernel: its roofline, a launch and a ramp.
+
+    `copied` is what `copied_for_products` says of the graph that it is part of.
+    """
+    library = _Library(types, extents, hardware, copied or {})
+    return library.kernel(node, inside, frozenset())
 
 
 @dataclass(frozen=True)
@@ -1240,6 +1254,7 @@ class _Library:
     types: Types
     extents: Extents
     hardware: Hardware
+    copied: Copied = field(default_factory=dict[str, tuple[str, ...]])
 
     def size(self, names: Sequence[str]) -> float:
         """Elements of a tensor of some dims."""
@@ -1276,7 +1291,8 @@ class _Library:
         if max(memory, as_it_lies) < max(memory, arithmetic) + copying:
             arithmetic, copied, copies, copying = as_it_lies, [], 0.0, 0.0
         busy = self._busy(node, max(memory, arithmetic)) + copying
-        apart = len(copied) if node.op.channels_last_of is not None else 0
+        own = node.op.kind is Kind.CONTRACTION or node.op.channels_last_of is not None
+        apart = len(copied) if own else 0
         return KernelCost(
             1e6 * (busy + (1 + apart) * hardware.launch + hardware.ramp),
             dram + copies,
@@ -1289,7 +1305,9 @@ class _Library:
         )
 
     def _copied_by(self, node: ir.Apply) -> list[str]:
-        """What a convolution with channels last copies: what lies not as it wants."""
+        """What a product copies, or a convolution with channels last."""
+        if node.op.kind is Kind.CONTRACTION:
+            return list(self.copied.get(node.result, ()))
         if node.op.channels_last_of is None and node.op not in CHANNELS_LAST:
             return []
         axes = (*operand_axes(node), AxisNames(node.axes("gives")))

@@ -31,6 +31,7 @@ from mirage_dsl.ir.analysis.layouts import laid_out, places
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import Extents, derived_extents, grid_parts, known_extents
+from mirage_dsl.ops.definition import Kind
 
 # -- Lines for one μGraph --------------------------------------------------------------
 
@@ -150,7 +151,9 @@ def _copying(node: Apply, graph: KernelGraph, part: KernelCost) -> list[str]:
     lines = _in_memory(node.result, types[node.result])
     if sizes:
         copied = ", ".join(f"{value} {size}" for value, size in sizes.items())
-        lines.append(f"  copies what lies without channels last: {copied}")
+        product = node.op.kind is Kind.CONTRACTION
+        as_it_lies = "in no batches of matrices" if product else "without channels last"
+        lines.append(f"  copies what lies {as_it_lies}: {copied}")
     return lines
 
 

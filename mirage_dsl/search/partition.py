@@ -24,6 +24,11 @@ from mirage_dsl.core.types import TensorType
 from mirage_dsl.cost.footprint import tensor_bytes
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.launches import calls
+from mirage_dsl.ir.analysis.layouts import (
+    Copied,
+    around_libraries,
+    copied_for_products,
+)
 from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.evaluate import NumpyDomain, evaluate
 from mirage_dsl.ir.infer import kernel_types
@@ -84,6 +89,12 @@ class Cutter:
     def extents(self) -> Extents:
         """Extents of all dims."""
         return derived_extents(self.program)
+
+    @cached_property
+    def copied(self) -> Copied:
+        """What library kernels copy for products, as the program's values lie."""
+        types = around_libraries(self.program, self.types, self.extents)
+        return copied_for_products(self.program, types, self.extents)
 
     @cached_property
     def free(self) -> dict[str, ir.Apply]:

@@ -380,7 +380,7 @@ class Chains:
     def _library(self, group: Group) -> Plan:
         segment = self.cutter.segment(group.nodes)
         inside = self._left_in_l2(segment)
-        return Plan.of(segment, self.segments.hardware, inside)
+        return Plan.of(segment, self.segments.hardware, inside, self.cutter.copied)
 
     def _left_in_l2(self, segment: KernelGraph) -> frozenset[str]:
         """Inputs of a segment that an earlier one makes, unless they are too large."""

@@ -19,6 +19,7 @@ from mirage_dsl.core.types import Scalar
 from mirage_dsl.cost.estimate import Cost, estimate
 from mirage_dsl.ir.analysis.bounds import exposed
 from mirage_dsl.ir.analysis.launches import launched_early
+from mirage_dsl.ir.analysis.layouts import Copied
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.graph import Apply, KernelGraph
 from mirage_dsl.ir.text.parser import parse
@@ -146,6 +147,7 @@ class Plan:
         graph: KernelGraph,
         hardware: Hardware,
         inside: AbstractSet[str] = frozenset(),
+        copied: Copied | None = None,
     ) -> Plan:
         """A μGraph with its estimate, its kernels launched as `driver.finished` will.
 
@@ -153,9 +155,10 @@ class Plan:
             graph: A sized μGraph.
             hardware: The GPU.
             inside: Inputs that an earlier kernel left in L2.
+            copied: As for `estimate`.
         """
         launched = launched_early(graph) if hardware.dependent > 0 else graph
-        return cls(estimate(launched, hardware, inside).microseconds, graph)
+        return cls(estimate(launched, hardware, inside, copied).microseconds, graph)
 
 
 # -- Kinds of plans --------------------------------------------------------------------

@@ -24,7 +24,7 @@ from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import estimate, least_microseconds, library_kernel
 from mirage_dsl.cost.footprint import never_fits
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.analysis.layouts import with_channels_last
+from mirage_dsl.ir.analysis.layouts import copied_for_products, with_channels_last
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
@@ -435,8 +435,11 @@ class SegmentSearch:
     def _beside(self, graph: ir.KernelGraph, inside: AbstractSet[str]) -> float:
         """The estimate in µs of what a one-kernel μGraph leaves to the library."""
         types, extents = kernel_types(graph), derived_extents(graph)
+        copied = copied_for_products(graph, types, extents)
         return sum(
-            library_kernel(n, types, extents, inside, self.hardware).microseconds
+            library_kernel(
+                n, types, extents, inside, self.hardware, copied
+            ).microseconds
             for n in graph.nodes
             if isinstance(n, ir.Apply) and not n.is_view
         )

@@ -16,7 +16,11 @@ from mirage_dsl.backends.triton.running.direct import NotedKernel
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import f32
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.ir.analysis.layouts import as_libraries_make, laid_out
+from mirage_dsl.ir.analysis.layouts import (
+    as_libraries_make,
+    copied_for_products,
+    laid_out,
+)
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Return, Schedule
 from mirage_dsl.ir.infer import kernel_types
@@ -52,6 +56,28 @@ def packed_attention(x: Any, w: Any) -> Any:
     """Queries, keys and values as one product makes them."""
     q, k, v = (x @ w).unflatten(2, (3, 2, 4)).permute(2, 0, 3, 1, 4)
     return torch.relu(q @ k.transpose(-2, -1)) @ v
+
+
+def packed_rows_first(x: Any, w: Any) -> Any:
+    """The same with positions ahead of batches, and of rows alone."""
+    q, k, v = (x @ w).unflatten(2, (3, 2, 4)).permute(2, 1, 3, 0, 4)
+    return torch.relu(q @ k.transpose(-2, -1)) @ v
+
+
+def merged_heads(x: Any, w: Any) -> Any:
+    return torch.relu(x.transpose(1, 2).flatten(2) @ w)
+
+
+def part_of_a_row(x: Any, w: Any) -> Any:
+    return torch.relu(x[:, :6] @ w)
+
+
+def every_matrix(x: Any, w: Any) -> Any:
+    return torch.relu(x[:, 1:].transpose(1, 2) @ w)
+
+
+def every_other_head(x: Any, w: Any) -> Any:
+    return torch.relu(x[:, :2] @ w)
 
 
 def behind_a_row(x: Any, row: Any) -> Any:
@@ -132,6 +158,35 @@ CASES = {
         0,
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "copies"),
+    [
+        (packed_attention, [(2, 5, 32), (32, 24)], 3),
+        (packed_rows_first, [(5, 2, 32), (32, 24)], 3),
+        (packed_rows_first, [(5, 1, 32), (32, 24)], 0),
+        (merged_heads, [(2, 4, 5, 8), (32, 7)], 1),
+        (merged_heads, [(2, 1, 5, 32), (32, 7)], 0),
+        (part_of_a_row, [(4, 8), (6, 5)], 0),
+        (every_matrix, [(3, 5, 8), (3, 4, 5)], 0),
+        (every_other_head, [(2, 4, 5, 8), (2, 2, 8, 3)], 1),
+        (every_other_head, [(1, 4, 5, 8), (1, 2, 8, 3)], 0),
+    ],
+)
+def test_what_products_copy_is_known(
+    function: Any, shapes: Sequence[tuple[int, ...]], copies: int
+) -> None:
+    """As many operands as PyTorch is seen to copy; the estimate has their launches."""
+    program = traced(function, shapes)
+    extents = derived_extents(program)
+    types = laid_out(program, kernel_types(program), extents)
+    found = copied_for_products(program, types, extents)
+    assert sum(map(len, found.values())) == copies
+    assert copies_around_kernels(program) == copies
+    without = estimate(program, H100, copied={}).microseconds
+    launches = 1e6 * copies * H100.launch
+    assert estimate(program, H100).microseconds >= without + launches
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -10,6 +10,7 @@ comes last.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -569,6 +570,109 @@ def as_libraries_make(
         if order != types[node.result].names:
             found[node.result] = own.returned.get(node.result, order)
     return {v: dims for v, dims in found.items() if dims != types[v].names}
+
+
+Steps = Mapping[str, int]
+"""How many elements of memory are between neighbours along each dim of a value."""
+Copied = Mapping[str, tuple[str, ...]]
+"""The operands that PyTorch copies for a product, by its result."""
+
+
+def copied_for_products(
+    graph: ir.KernelGraph, types: Types, extents: Extents
+) -> Copied:
+    """What PyTorch copies before it multiplies, by the product's result.
+
+    It multiplies batches of matrices.  The batches of an operand have to be one axis in
+    memory, and so its rows and what is summed, one of which has its elements side by
+    side: heads that are cut out of a projection have no such axis of batches.
+
+    Args:
+        graph: The kernel graph.
+        types: Types of its values, with their layouts.
+        extents: Of its dims; products of dims of symbolic extents are left out.
+    """
+    products = [n for n in graph.applies if n.op.kind is Kind.CONTRACTION]
+    if not products:
+        return {}
+    sizes, single = known_extents(extents), single_elements(graph, extents)
+    steps = {i.name: _row_major(types[i.name].names, sizes) for i in graph.inputs}
+    for node in graph.nodes:
+        seen = None
+        if isinstance(node, ir.Apply) and (node.is_view or node.result in single):
+            seen = _steps_of_view(node, steps, types, sizes)
+        made = node.results if isinstance(node, ir.BlockGraph) else (node.result,)
+        for value in made:
+            steps[value] = seen or _row_major(_dims_in_memory(types[value]), sizes)
+    copied = ((n.result, _copied_for(n, steps, types, sizes)) for n in products)
+    return {result: values for result, values in copied if values}
+
+
+def _row_major(names: MemoryOrder, sizes: Mapping[str, int]) -> Steps:
+    inner = itertools.accumulate(
+        (sizes.get(d, 1) for d in reversed(names)), initial=1, func=operator.mul
+    )
+    return dict(zip(reversed(names), inner, strict=False))
+
+
+def _steps_of_view(
+    node: ir.Apply,
+    steps: Mapping[str, Steps],
+    types: Types,
+    sizes: Mapping[str, int],
+) -> Steps | None:
+    """Those of what a view shows; None where it copies."""
+    source, names = node.values[0], types[node.result].names
+    own, factored = steps[source], node.factored
+    if factored is None:
+        before = types[source].names
+        if len(before) == len(names):
+            return {d: own[b] for b, d in zip(before, names, strict=True)}
+        return {d: own.get(d, 0) for d in names}
+    if not factored.flattens:
+        inner = _row_major(factored.factors, sizes)
+        step = own[factored.whole]
+        return {d: step * inner[d] if d in inner else own[d] for d in names}
+    if not _is_one_axis(factored.factors, own, sizes):
+        return None
+    last = own[factored.factors[-1]]
+    return {d: last if d == factored.whole else own[d] for d in names}
+
+
+def _copied_for(
+    node: ir.Apply,
+    steps: Mapping[str, Steps],
+    types: Types,
+    sizes: Mapping[str, int],
+) -> tuple[str, ...]:
+    """The operands of a product that are copied."""
+    result = _dims_in_memory(types[node.result])
+    a, b = (_dims_in_memory(types[v]) for v in node.values)
+    if not sizes.keys() >= {*a, *b} or middle(a, b, result) or middle(b, a, result):
+        return ()
+    batch = tuple(d for d in result if d in a and d in b)
+    columns_first = next((d for d in result if d not in batch), "") in b
+    summed = tuple(d for d in (b if columns_first else a) if d not in result)
+    found: list[str] = []
+    for value, own in zip(node.values, (a, b), strict=True):
+        rows = tuple(d for d in result if d in own and d not in batch)
+        axes = (batch, rows, summed)
+        together = all(_is_one_axis(axis, steps[value], sizes) for axis in axes)
+        ends = [_step(axis, steps[value], sizes) for axis in (rows, summed)]
+        if not (together and 1 in ends):
+            found.append(value)
+    return tuple(dict.fromkeys(found))
+
+
+def _is_one_axis(dims: Iterable[str], steps: Steps, sizes: Mapping[str, int]) -> bool:
+    """Whether dims, of which the last is the fastest, lie as one."""
+    long = [d for d in dims if sizes.get(d) != 1]
+    return all(steps[a] == steps[b] * sizes[b] for a, b in pairwise(long))
+
+
+def _step(dims: Sequence[str], steps: Steps, sizes: Mapping[str, int]) -> int:
+    """That of an axis of such dims; 1 for what has one element."""
+    return next((steps[d] for d in reversed(dims) if sizes[d] != 1), 1)
 
 
 def around_libraries(

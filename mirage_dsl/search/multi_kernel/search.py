@@ -31,6 +31,7 @@ from mirage_dsl.core.types import (
 from mirage_dsl.core.work import OutOfTimeError, until
 from mirage_dsl.cost.estimate import library_kernel
 from mirage_dsl.ir import graph as ir
+from mirage_dsl.ir.analysis.layouts import copied_for_products
 from mirage_dsl.ir.canonical import canonical_hash
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import kernel_types
@@ -796,9 +797,12 @@ class _Search:
     def _priced(self, calls: list[ir.Apply]) -> list[LibraryChoice]:
         types = kernel_types(self.program)
         extents = derived_extents(self.program)
+        copied = copied_for_products(self.program, types, extents)
         priced: list[LibraryChoice] = []
         for node in calls:
-            cost = library_kernel(node, types, extents, frozenset(), self.hardware)
+            cost = library_kernel(
+                node, types, extents, frozenset(), self.hardware, copied
+            )
             own = cost.microseconds - 1e6 * (self.hardware.launch + self.hardware.ramp)
             priced.append(LibraryChoice(node.result, node.values, own))
         return priced
