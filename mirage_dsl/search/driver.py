@@ -662,14 +662,15 @@ class _Driver:
     def _secure(self, program: KernelGraph) -> None:
         """Have an answer to a long program before its search, and verify it.
 
-        Verifying what the search finds will take about as long.  What cannot be right
-        in part has all the time.
+        Verifying what the search finds will take about as long, so what is not verified
+        by when plans are found has no better one.  What cannot be right in part has all
+        the time.
         """
-        self.quick.fuse(program)
+        self.quick.fuse(program, until=self.budget.secured)
         started = time.monotonic()
         for plan in self._allowed(self.quick.plans):
             in_parts = self.verify and has_parts(plan.graph, self.program)
-            end = self.budget.secured if in_parts else self.budget.over
+            end = self.budget.found if in_parts else self.budget.over
             self._try(plan.graph, end, self.verified)
             if not self.secured and in_parts:
                 self._try(plan.graph, self.budget.over, self._as_far_as_verified)

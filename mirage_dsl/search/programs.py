@@ -412,6 +412,7 @@ class Quick:
     def __init__(self, search: SegmentSearch, budget: Budget) -> None:
         """Take another search's hardware, constraints and seed, but not its books."""
         self.plans: list[Plan] = []
+        self._end = budget
         self._search = SegmentSearch(
             structural_search(search.hardware, search.seed, 1, budget, own=True),
             search.hardware,
@@ -424,18 +425,30 @@ class Quick:
             own=True,
         )
 
-    def fuse(self, program: KernelGraph, *, products: bool = False) -> None:
+    def fuse(
+        self,
+        program: KernelGraph,
+        *,
+        products: bool = False,
+        until: Budget | None = None,
+    ) -> None:
         """Find the cheapest plan, and the next one.
+
+        Half of the time is for segments: what was not searched by then is left to
+        library kernels, and the plan is made of both.
 
         Args:
             program: Operators only.
             products: Whether kernels may compute products; else libraries do.
+            until: The time for it, if that is not all that there is.
         """
-        if products and self._search.late():
+        end = until or self._end
+        if products and end.late():
             return
+        self._search.budget.now = end.half()
         cutter = Cutter(program)
         chains = Chains(cutter, self._search, 2, silent)
-        with self._search.budget.step():
+        with self._search.budget.step(end):
             self._search.ahead(chains.wanted(products=products))
             for parts in chains.cheapest(products=products):
                 graph = cutter.join([p.graph for p in parts])
