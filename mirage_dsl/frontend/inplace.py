@@ -36,8 +36,11 @@ _SIGNS = {
     "add": "+",
     "sub": "-",
     "mul": "*",
+    "matmul": "@",
     "div": "/",
     "pow": "**",
+    "remainder": "%",
+    "floor_divide": "//",
     "shift_left": "<<",
     "shift_right": ">>",
 }
@@ -84,11 +87,20 @@ _REARRANGING = {
 
 
 def augmented(name: str, target: Tensor, other: Any) -> Tensor:
-    """The target after `target += other`, or another operator's."""
-    if name in _SIGNS:
-        what, found = f"{_SIGNS[name]}=", call(name, target, other)
+    """The target after `target += other`, or another operator's.
+
+    Of NumPy's numbers that is another number, and a product of matrices is in place of
+    NumPy's arrays alone.
+    """
+    if name in ELEMENTARY:
+        found = ELEMENTARY[name](target, other)
     else:
-        what, found = f"{name}=", of_bits(name, target, other)
+        computed = call if name in _SIGNS else of_bits
+        found = computed(name, target, other)
+    own = name == "matmul" and target.recorder.origin.library != "numpy"
+    if own or target.is_number:
+        return found
+    what = f"{_SIGNS.get(name, name)}="
     _refuse_floats(what, target, found)
     return write(what, target, found, (other,))
 
@@ -234,6 +246,11 @@ def write(
 
 
 def _refuse_unwritable(what: str, target: Tensor) -> None:
+    if target.is_number:
+        raise TraceError.here(
+            f"{what} changes a number, as NumPy's reductions and elements are: it "
+            "cannot be changed; compute another one, or copy() it from an array"
+        )
     if any(memory.argument for memory in target.memory.linked()):
         _refuse_argument(what)
     region = target.region
@@ -254,8 +271,12 @@ def _refuse_argument(what: str) -> NoReturn:
 
 
 def _refuse_overlap(what: str, target: Tensor, operand: Tensor, *, fresh: bool) -> None:
-    """Refuse to read what is being written, unless that is element by element."""
-    if operand.memory is not target.memory:
+    """Refuse to read what is being written, unless that is element by element.
+
+    NumPy reads all before it writes.
+    """
+    numpy = target.recorder.origin.library == "numpy"
+    if numpy or operand.memory is not target.memory:
         return
     mine, other = target.region, operand.region
     same = operand.path == target.path or (mine is not None and mine == other)

@@ -500,6 +500,19 @@ def _filled_in_place(x: Any, value: Any) -> None:
     write("fill", x, value, (value,))
 
 
+def _of_arrays(function: Function) -> Function:
+    """A function of which NumPy makes an array also where it has no axes."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        found = inside(function)(*args, **kwargs)
+        if isinstance(found, Tensor):
+            found.memory.array = True
+        return found
+
+    vars(made)["__signature__"] = inspect.signature(function)
+    return made
+
+
 def _numpy_reciprocal(x: Any) -> Any:
     if isinstance(x, Tensor) and x.handle.value.dtype.is_integer:
         refuse("np.reciprocal of integers, which NumPy rounds to 0,", "use 1 / x")
@@ -508,7 +521,7 @@ def _numpy_reciprocal(x: Any) -> Any:
 
 _ALIKE = (
     "argwhere atleast_1d atleast_2d atleast_3d count_nonzero dsplit float_power hsplit "
-    "isclose vsplit where"
+    "isclose vsplit"
 )
 """Functions that NumPy has as PyTorch has them, and that only PyTorch's table names."""
 
@@ -519,13 +532,15 @@ _NUMPY: dict[str, Function] = {
     **NUMPYS_LINEAR_ALGEBRA,
     **OF_NUMPY,
     **NUMPY_SELECTIONS,
-    **NUMPY_CONSTRUCTORS,
-    **torch_functions.FILLED,
+    **{
+        name: _of_arrays(function)
+        for name, function in (NUMPY_CONSTRUCTORS | torch_functions.FILLED).items()
+    },
     "split": _numpy_split,
     "array_split": _numpy_split,
     "transpose": _numpy_transpose,
     "permute_dims": _numpy_transpose,
-    "copy": _copied,
+    "copy": _of_arrays(_copied),
     "copyto": _numpy_copyto,
     "mod": ELEMENTARY["remainder"],
     "take": _numpy_take,
@@ -546,6 +561,7 @@ _NUMPY: dict[str, Function] = {
     "concatenate": _numpy_concatenate,
     "nonzero": _numpy_nonzero,
     **{name: _TORCH[name] for name in _ALIKE.split()},
+    "where": _of_arrays(_TORCH["where"]),
     "degrees": ELEMENTARY["rad2deg"],
     "radians": ELEMENTARY["deg2rad"],
     **formulas(

@@ -136,6 +136,8 @@ class Attributes:
 
     recorder: Recorder
 
+    memory: Storage
+
     if TYPE_CHECKING:
 
         @property
@@ -156,7 +158,15 @@ class Attributes:
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return np.ndarray if self._origin.library == "numpy" else type(self)
+        array = self._origin.library == "numpy" and not self.is_number
+        return np.ndarray if array else type(self)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether NumPy has a number there, which nothing changes, and no array."""
+        memory = self.memory
+        array = memory.argument or memory.array or memory.handle.axes
+        return self._origin.library == "numpy" and not (self.ndim or array)
 
     @property
     def _origin(self) -> Origin:
@@ -801,8 +811,11 @@ class Tensor(Attributes):
     __iadd__ = in_place("add")
     __isub__ = in_place("sub")
     __imul__ = in_place("mul")
+    __imatmul__ = in_place("matmul")
     __itruediv__ = in_place("div")
     __ipow__ = in_place("pow")
+    __imod__ = in_place("remainder")
+    __ifloordiv__ = in_place("floor_divide")
     __iand__ = in_place("&")
     __ior__ = in_place("|")
     __ixor__ = in_place("^")
@@ -829,7 +842,11 @@ class Tensor(Attributes):
             return rows
         if isinstance(index, Tensor):
             return Selected.of(self, index)
-        return self.viewed(*views_of_index(self.handle, index, self.recorder.dims))
+        found = self.viewed(*views_of_index(self.handle, index, self.recorder.dims))
+        # NumPy's elements are numbers, which no write to their array changes.
+        single = self._origin.library == "numpy" and not found.ndim
+        numbers = single and Ellipsis not in (index if isinstance(index, tuple) else ())
+        return Tensor(self.recorder, found.handle) if numbers else found
 
     def __setitem__(self, index: Any, value: Any) -> None:
         from mirage_dsl.frontend.inplace import assign
@@ -993,6 +1010,7 @@ class Tensor(Attributes):
         copied = Tensor(self.recorder, self.handle)
         kept = self.contiguous_for_certain and not by_channels(memory_format)
         copied.memory.row_major = kept
+        copied.memory.array = not self.is_number
         return copied
 
     copy = clone

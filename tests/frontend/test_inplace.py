@@ -669,6 +669,16 @@ def test_a_long_loop_of_writes_is_traced_a_few_times() -> None:
 
     x = torch.randn(4, 12, dtype=torch.float64)
     kernel = mirage.kernel(function)
-    found = kernel.reference(x.numpy())
+    found = kernel.reference(x)
     assert len(runs) < 20
-    np.testing.assert_allclose(found, function(x).numpy())
+    torch.testing.assert_close(found, function(x))
+
+
+def test_products_of_matrices_are_in_place_of_no_tensor() -> None:
+    def function(x: Any) -> Any:
+        y = other = x.clone()
+        y @= torch.eye(4).flip(0)
+        return y, other
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(mirage.kernel(function)(x), function(x))
