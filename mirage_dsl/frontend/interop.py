@@ -534,7 +534,7 @@ _NUMPY: dict[str, Function] = {
     **NUMPY_SELECTIONS,
     **{
         name: _of_arrays(function)
-        for name, function in (NUMPY_CONSTRUCTORS | torch_functions.FILLED).items()
+        for name, function in {**NUMPY_CONSTRUCTORS, **torch_functions.FILLED}.items()
     },
     "split": _numpy_split,
     "array_split": _numpy_split,
