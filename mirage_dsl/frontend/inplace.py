@@ -28,7 +28,7 @@ from mirage_dsl.frontend.functions import (
 )
 from mirage_dsl.frontend.memory import views_of_index
 from mirage_dsl.frontend.namespace import of_bits
-from mirage_dsl.frontend.places import Selected, assign_rows
+from mirage_dsl.frontend.places import Selected, assign_beside, assign_rows
 from mirage_dsl.frontend.program import Handle, shape_of, shape_text
 from mirage_dsl.frontend.tensor import Tensor, at_integers, call
 
@@ -316,7 +316,7 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
     if not _is_choice(x, index, value):
         index, _ = without_lists(x, index)
     value = stored_number("an assignment", x.handle.value.dtype, value)
-    if assign_rows(x, index, value):
+    if assign_rows(x, index, value) or assign_beside(x, index, value):
         return
     chosen = at_integers(x, index)
     if chosen is not None:

@@ -1053,6 +1053,60 @@ def _parts_of(index: Any) -> tuple[Any, ...]:
     return cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
 
 
+def beside_mask(x: Tensor, index: Any) -> tuple[Tensor, Tensor, int] | None:
+    """An index with one mask beside slices, integers and None, in two steps.
+
+    Returns:
+        The view that the others select, with the axes of the mask in front; the mask;
+        and before how many other axes they stood.  None for other indices.
+
+    Raises:
+        ShapeError: The tensor has fewer axes.
+    """
+    parts = _parts_of(index)
+    masks = [at for at, part in enumerate(parts) if isinstance(part, Tensor)]
+    if len(parts) < 2 or len(masks) != 1 or not is_condition(parts[masks[0]]):
+        return None
+    at, mask = masks[0], parts[masks[0]]
+    before, whole = parts[:at], (slice(None),) * mask.ndim
+    seen = x[(*before, *whole, *parts[at + 1 :])]
+    behind = sum(p is not None for p in (*whole, *parts[at + 1 :]))
+    taken = sum(p is not None and p is not Ellipsis for p in before)
+    first = sum(not isinstance(p, int) and p is not Ellipsis for p in before)
+    if Ellipsis in before:
+        first += x.ndim - taken - behind
+    own = range(first, first + mask.ndim)
+    others = (axis for axis in range(seen.ndim) if axis not in own)
+    return f.permute(seen, (*own, *others)), mask, first
+
+
+def selected_beside(x: Tensor, index: Any) -> Selected | None:
+    """The elements at a mask that stands before slices and others; None for others."""
+    found = beside_mask(x, index)
+    if found is None:
+        return None
+    seen, mask, first = found
+    chosen = Selected.of(seen, mask)
+    return chosen.refuse() if first else chosen
+
+
+def assign_beside(x: Tensor, index: Any, value: Any) -> bool:
+    """Do `x[:, mask] = value`, of a mask beside slices, integers and None.
+
+    Raises:
+        UnsupportedError: The value has an axis for the elements of the mask.
+    """
+    found = beside_mask(x, index)
+    if found is None:
+        return False
+    seen, mask, first = found
+    chosen = Selected.of(seen, mask)
+    if first and getattr(value, "ndim", 0):
+        chosen.refuse()
+    chosen.assign_to(seen, value)
+    return True
+
+
 def assign_rows(x: Tensor, index: Any, value: Any) -> bool:
     """Do `x[index] = value` where the index is all coordinates of some places.
 

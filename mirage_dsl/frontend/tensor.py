@@ -835,9 +835,9 @@ class Tensor(Attributes):
         chosen = _by_integers(self, index)
         if chosen is not None:
             return chosen
-        from mirage_dsl.frontend.places import Selected, rows_of
+        from mirage_dsl.frontend.places import Selected, rows_of, selected_beside
 
-        rows = rows_of(self, index)
+        rows = rows_of(self, index) or selected_beside(self, index)
         if rows is not None:
             return rows
         if isinstance(index, Tensor):
