@@ -8,7 +8,9 @@ function is refused too: a program has results only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
+
+import numpy as np
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -17,6 +19,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, leaves_of
+from mirage_dsl.frontend.constructors import of_arrays
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY
 from mirage_dsl.frontend.functions import (
     as_operand,
@@ -313,6 +316,11 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
     # Imported when it is needed: it is made of functions of tensors.
     from mirage_dsl.frontend.indices import without_lists
 
+    if x.recorder.origin.library == "numpy":
+        numbers = isinstance(value, list)
+        value = of_arrays(np.asarray(cast(Any, value)) if numbers else value)
+        if _assign_backwards(x, index, value):
+            return
     if not _is_choice(x, index, value):
         index, _ = without_lists(x, index)
     value = stored_number("an assignment", x.handle.value.dtype, value)
@@ -326,10 +334,14 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
         plain, tensors = chosen
         target = x[plain]
         write("an assignment", target, placed_at(target, tensors, value), (value,))
-        return
-    if isinstance(index, Tensor):
+    elif isinstance(index, Tensor):
         Selected.of(x, index).assign_to(x, value)
-        return
+    else:
+        _assign_view(x, index, value)
+
+
+def _assign_view(x: Tensor, index: Any, value: Any) -> None:
+    """Do `x[index] = value` of slices, integers, None and the like."""
     target = x.viewed(*views_of_index(x.handle, index, x.recorder.dims))
     if isinstance(value, Selected):
         value.refuse()
@@ -340,6 +352,21 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
         while value.ndim > target.ndim and value.handle.shape[0] == 1:
             value = f.squeeze(value, 0)
     write("an assignment", target, value, (value,))
+
+
+def _assign_backwards(x: Tensor, index: Any, value: Any) -> bool:
+    """Do `x[::-1] = value`, of slices of NumPy's with negative steps, by turning x."""
+    # Imported when it is needed: it is made of functions of tensors.
+    from mirage_dsl.frontend.indices import without_reversals
+
+    turned, plain = without_reversals(x, index)
+    if turned is x:
+        return False
+    turned = turned.clone()
+    assign(turned, plain, value)
+    back, _ = without_reversals(turned, index)
+    write("an assignment", x, back, (value,))
+    return True
 
 
 def _is_choice(x: Tensor, index: Any, value: Any) -> bool:

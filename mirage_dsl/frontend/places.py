@@ -1005,7 +1005,9 @@ def _check_last_axes(name: str, x: Selected, args: Sequence[Any]) -> None:
 
 
 def rows_of(x: Tensor, index: Any) -> Selected | None:
-    """What an index with coordinates of places selects; None where it has none.
+    """What an index with coordinates of places, or a mask beside others, selects.
+
+    It is None for other indices.
 
     Raises:
         UnsupportedError: They are no coordinates, of other places, or not in front.
@@ -1013,7 +1015,7 @@ def rows_of(x: Tensor, index: Any) -> Selected | None:
     parts = _parts_of(index)
     chosen = [part for part in parts if isinstance(part, Selected)]
     if not chosen:
-        return None
+        return _selected_beside(x, index)
     first, count = chosen[0], len(chosen)
     axes = [part.axis for part in chosen]
     alike = all(part.is_of_places_of(first) for part in chosen)
@@ -1053,7 +1055,7 @@ def _parts_of(index: Any) -> tuple[Any, ...]:
     return cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
 
 
-def beside_mask(x: Tensor, index: Any) -> tuple[Tensor, Tensor, int] | None:
+def _beside_mask(x: Tensor, index: Any) -> tuple[Tensor, Tensor, int] | None:
     """An index with one mask beside slices, integers and None, in two steps.
 
     Returns:
@@ -1080,9 +1082,9 @@ def beside_mask(x: Tensor, index: Any) -> tuple[Tensor, Tensor, int] | None:
     return f.permute(seen, (*own, *others)), mask, first
 
 
-def selected_beside(x: Tensor, index: Any) -> Selected | None:
+def _selected_beside(x: Tensor, index: Any) -> Selected | None:
     """The elements at a mask that stands before slices and others; None for others."""
-    found = beside_mask(x, index)
+    found = _beside_mask(x, index)
     if found is None:
         return None
     seen, mask, first = found
@@ -1096,7 +1098,7 @@ def assign_beside(x: Tensor, index: Any, value: Any) -> bool:
     Raises:
         UnsupportedError: The value has an axis for the elements of the mask.
     """
-    found = beside_mask(x, index)
+    found = _beside_mask(x, index)
     if found is None:
         return False
     seen, mask, first = found

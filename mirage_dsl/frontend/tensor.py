@@ -164,9 +164,10 @@ class Attributes:
     @property
     def is_number(self) -> bool:
         """Whether NumPy has a number there, which nothing changes, and no array."""
+        if self.recorder.origin.library != "numpy" or self.ndim:
+            return False
         memory = self.memory
-        array = memory.argument or memory.array or memory.handle.axes
-        return self._origin.library == "numpy" and not (self.ndim or array)
+        return not (memory.argument or memory.array or memory.handle.axes)
 
     @property
     def _origin(self) -> Origin:
@@ -835,9 +836,9 @@ class Tensor(Attributes):
         chosen = _by_integers(self, index)
         if chosen is not None:
             return chosen
-        from mirage_dsl.frontend.places import Selected, rows_of, selected_beside
+        from mirage_dsl.frontend.places import Selected, rows_of
 
-        rows = rows_of(self, index) or selected_beside(self, index)
+        rows = rows_of(self, index)
         if rows is not None:
             return rows
         if isinstance(index, Tensor):
@@ -1040,9 +1041,10 @@ class Tensor(Attributes):
         stand_for("an assignment to .data", self, value)
 
     def flatten(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Axes merged; of NumPy's arrays a copy."""
-        found = call("flatten", self, *args, **kwargs)
-        return found.clone() if self._origin.library == "numpy" else found
+        """Axes merged; of NumPy's arrays a copy, which may be asked for an order."""
+        if self._origin.library == "numpy":
+            return self.ravel(*args, **kwargs).clone()
+        return call("flatten", self, *args, **kwargs)
 
     def ravel(self, order: str = "C") -> Tensor:
         """All axes merged; a copy where the tensor is not contiguous."""
@@ -1114,7 +1116,9 @@ class Tensor(Attributes):
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         refuse_value(
             "a tensor as a NumPy array",
-            "call functions of mirage, NumPy or PyTorch on the tensor itself",
+            "call functions of mirage, NumPy or PyTorch on the tensor itself, np.stack "
+            "where np.array is to join several, and np.zeros(shape, like=x) for an "
+            "array that they are written to",
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -550,7 +550,8 @@ def _outputs(
         _require_tensor(found, path, name, location)
         _require_result(found, name, recorder, location)
         handles.append(recorder.whole(found.handle))
-        return Leaf(len(handles) - 1, paired, found.is_number)
+        number = recorder.origin.library == "numpy" and found.is_number
+        return Leaf(len(handles) - 1, paired, number)
 
     structure = map_leaves(returned, leaf)
     if not handles:
