@@ -280,7 +280,11 @@ class Attributes:
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """The tensor, if it is to want no gradients."""
         if requires_grad:
-            self._refuse("requires_grad_()", "kernels have no gradients yet")
+            self._refuse(
+                "requires_grad_()",
+                "kernels have no gradients yet; a layer or an nn.Parameter that is "
+                "made in the function would be new at each call: make it outside",
+            )
         return self
 
     def cuda(self, device: Any = None, *_: Any, **__: Any) -> Any:
