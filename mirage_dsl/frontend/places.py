@@ -48,7 +48,13 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.elementary import ELEMENTARY
-from mirage_dsl.frontend.functions import NoTensor, as_tensor, is_condition, named
+from mirage_dsl.frontend.functions import (
+    NoTensor,
+    as_tensor,
+    is_condition,
+    named,
+    refusing,
+)
 from mirage_dsl.frontend.indices import (
     known_places,
     masked_scatter,
@@ -56,7 +62,7 @@ from mirage_dsl.frontend.indices import (
 )
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text
-from mirage_dsl.frontend.recorder import around, integer, normal_axis
+from mirage_dsl.frontend.recorder import around, flat_arguments, integer, normal_axis
 from mirage_dsl.frontend.tensor import BothWays, Tensor, both_ways, refuse_bytes
 
 
@@ -1004,7 +1010,45 @@ def _check_last_axes(name: str, x: Selected, args: Sequence[Any]) -> None:
 # -- Rows of other tensors, and sums into them -----------------------------------------
 
 
-def rows_of(x: Tensor, index: Any) -> Selected | None:
+@refusing
+class Led(NoTensor):
+    """Rows of places behind an axis of extent 1, as of `x[None, rows]`.
+
+    Nothing is computed of them before the axis is away.
+    """
+
+    def __init__(self, rows: Selected) -> None:
+        self.rows = rows
+
+    def refuse(self) -> NoReturn:
+        self.rows.refuse()
+
+    def reshape(self, *shape: Any) -> Selected:
+        """The rows, which are as many as there are."""
+        whole = self.rows.whole.shape
+        own = tuple(map(int, whole[len(whole) - self.rows.rank :]))
+        return self.rows if flat_arguments(shape) == (-1, *own) else self.refuse()
+
+    view = reshape
+
+    def squeeze(self, dim: int = 0) -> Selected:
+        """The rows."""
+        return self.refuse() if dim else self.rows
+
+    def __getitem__(self, index: Any) -> Selected:
+        return self.rows if index == 0 else self.refuse()
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
+        raise UnsupportedError.here(NO_ELEMENTS)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse()
+
+
+def rows_of(x: Tensor, index: Any) -> Selected | Led | None:
     """What an index with coordinates of places, or a mask beside others, selects.
 
     It is None for other indices.
@@ -1016,6 +1060,9 @@ def rows_of(x: Tensor, index: Any) -> Selected | None:
     chosen = [part for part in parts if isinstance(part, Selected)]
     if not chosen:
         return _selected_beside(x, index)
+    if parts[0] is None and parts[1] is chosen[0]:
+        rows = rows_of(x, parts[1:])
+        return Led(cast(Selected, rows))
     first, count = chosen[0], len(chosen)
     axes = [part.axis for part in chosen]
     alike = all(part.is_of_places_of(first) for part in chosen)
