@@ -857,10 +857,12 @@ class Leaf:
         index: Its number.
         complex: Whether it is complex, and the tensor of that number its parts along a
             last axis.
+        number: Whether NumPy returns a number there, and no array.
     """
 
     index: int
     complex: bool = False
+    number: bool = False
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,8 @@ def inner(a: Any, b: Any) -> Any:
     a, b = as_tensor("inner", a), as_tensor("inner", b)
     if not a.ndim or not b.ndim:
         return a * b
+    if a.ndim == b.ndim == 1:
+        return f.matmul(a, b)
     return tensordot(a, b, ((-1,), (-1,)))
 
 

@@ -15,13 +15,11 @@ from typing import Any, cast
 import numpy as np
 
 from mirage_dsl.core.errors import (
-    DTypeError,
     ShapeError,
     TraceError,
     UnsupportedError,
 )
 from mirage_dsl.core.types import (
-    DTYPE_NAMES,
     DType,
     Scalar,
     boolean,
@@ -32,7 +30,7 @@ from mirage_dsl.core.types import (
     scalar,
 )
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import leaves_of
+from mirage_dsl.frontend.arguments import leaves_of, map_leaves
 from mirage_dsl.frontend.functions import apply, as_operand, as_tensor, public
 from mirage_dsl.frontend.program import DimVars, Handle
 from mirage_dsl.frontend.recorder import (
@@ -75,16 +73,12 @@ def _placed(x: Any, dtype: Any, device: Any) -> Any:
     """The tensor in a dtype, if one is given, on the device of the trace."""
     if device is not None:
         x.stays(device)
-    if dtype is None or _format(dtype) == x.handle.value.dtype:
-        return x
-    return f.astype(x, _format(dtype))
+    wanted = dtype if dtype is None else _format(dtype)
+    return x if wanted in (None, x.handle.value.dtype) else f.astype(x, wanted)
 
 
 def _format(dtype: Any) -> DType:
-    found = dtype_of(dtype)
-    if found is None:
-        raise DTypeError.here(f"a tensor of {dtype}; expected one of {DTYPE_NAMES}")
-    return found
+    return f.format_meant("a tensor of", dtype, _recorder("a dtype").origin)
 
 
 @public
@@ -448,6 +442,36 @@ def _pythons(data: Any, dtype: Any) -> tuple[Any, Any]:
 
 
 _NUMPYS = (np.ndarray, np.generic)
+
+
+def of_arrays(given: Any) -> Any:
+    """Arguments with tensors for the arrays in them that are no arguments of a kernel.
+
+    Raises:
+        TraceError: One holds more numbers than a kernel watches, or may stand in it.
+    """
+
+    def leaf(_: str, found: Any) -> Any:
+        return _of_array(found) if type(found) is np.ndarray else found
+
+    arrays = any(type(found) is np.ndarray for found in leaves_of(given))
+    return map_leaves(given, leaf) if arrays else given
+
+
+def _of_array(array: Any) -> Any:
+    dtype = dtype_of(array.dtype)
+    known = dtype is not None and array.nbytes <= MOST_BYTES
+    if not known or not is_short(array.ravel().tolist()):
+        raise TraceError.here(
+            f"a numpy ndarray of {array.dtype} and shape {array.shape} that is no "
+            "argument of the function; pass it as an argument, so that its values are "
+            "not frozen into the program, or make it there of positions, as of "
+            f"np.arange(n, like=x): at most {MOST_NUMBERS} numbers are constants, of "
+            "which neighbours that are equal or follow each other count once"
+        )
+    if not array.ndim:
+        return _filled("an array", (), array.item(), dtype, None)
+    return listed(array.tolist(), dtype, None)
 
 
 def _tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:

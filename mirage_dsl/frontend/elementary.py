@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mirage_dsl.core.errors import UnsupportedError
+from mirage_dsl.core.types import f32
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.functions import (
@@ -285,8 +286,14 @@ def _zero_beside(x: Any, y: Any) -> Any:
 
 @_of_floats
 def logit(x: Any, eps: float | None = None) -> Any:
-    """The logarithm of x over 1 - x, of x between eps and 1 - eps."""
-    x = x if eps is None else f.clamp(x, eps, 1 - eps)
+    """The logarithm of x over 1 - x, of x between eps and 1 - eps.
+
+    PyTorch takes the latter of f32 in f32, which shows where eps is small.
+    """
+    if eps is not None:
+        single = isinstance(x, Tensor) and x.handle.value.dtype == f32
+        kind = np.float32 if single else np.float64
+        x = f.clamp(x, float(kind(eps)), float(kind(1) - kind(eps)))
     return f.log(x / (1 - x))
 
 

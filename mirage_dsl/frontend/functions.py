@@ -16,6 +16,7 @@ import functools
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
@@ -430,6 +431,9 @@ def _promoted_by_numpy(
     """
     taken = operands[op.chooses :]
     formats = {o.value.dtype for o in taken if isinstance(o, Handle)}
+    if formats == {f16}:
+        operands = [_as_held(o) if isinstance(o, Scalar) else o for o in operands]
+        taken = operands[op.chooses :]
     single = any(map(is_numpys_number, given[op.chooses :]))
     if formats <= {boolean} or (len(formats) == 1 and not single):
         return operands
@@ -440,6 +444,17 @@ def _promoted_by_numpy(
         else o
         for o in operands
     ]
+
+
+def _as_held(number: Scalar) -> Scalar:
+    """A number as f16 holds it where NumPy makes an infinity of it."""
+    value = number.value
+    beyond = not number.extents and builtins.abs(value) >= _BEYOND_F16
+    return scalar(math.copysign(math.inf, value)) if beyond else number
+
+
+_BEYOND_F16 = 65520
+"""What is rounded to it or beyond is infinite."""
 
 
 def as_tensor(what: str, x: Any) -> Tensor:
@@ -693,8 +708,12 @@ def _kind_of(value: Any, operand: Operand) -> Any:
     """What NumPy's promotion takes: a format, or a number of Python."""
     if isinstance(operand, Handle):
         return numpy_dtype(operand.value.dtype)
-    if is_numpys_number(value) or isinstance(value, bool | int | float):
+    if is_numpys_number(value):
         return value
+    for kind in (bool, int, float):
+        if isinstance(value, kind):
+            # Of a class of their own, as extents are, NumPy makes arrays.
+            return kind(value)
     return 1.0 if isinstance(value, Fraction) else 1
 
 
@@ -1773,16 +1792,29 @@ def to(
 def _converted(x: Tensor, dtype: Any, *, copy: bool) -> Tensor:
     if isinstance(dtype, Tensor):
         dtype = dtype.handle.value.dtype
-    found = dtype_of(dtype)
-    if found is None:
-        raise DTypeError.here(
-            f"cannot convert to {dtype}; expected one of {DTYPE_NAMES}"
-        )
+    found = format_meant("cannot convert to", dtype, x.recorder.origin)
     if found == x.handle.value.dtype:
         return x.clone() if copy else x
     if found == boolean:
         return complement(complement(x))
     return Tensor.made(x.recorder, x.recorder.rounded(x.handle, found), (x,))
+
+
+def format_meant(what: str, dtype: Any, origin: Origin) -> DType:
+    """The format that a name or an object means to the library of a call.
+
+    Raises:
+        DTypeError: It is none of ours.
+    """
+    meant = dtype
+    if origin.library == "numpy" and isinstance(dtype, str):
+        # Its `i8` has 8 bytes; names that it does not know may be ours.
+        with suppress(TypeError):
+            meant = np.dtype(dtype)
+    found = dtype_of(meant)
+    if found is None:
+        raise DTypeError.here(f"{what} {dtype}; expected one of {DTYPE_NAMES}")
+    return found
 
 
 def _is_device(value: object) -> bool:

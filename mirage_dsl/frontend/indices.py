@@ -41,8 +41,11 @@ def without_lists(x: Tensor, index: Any) -> tuple[Any, bool]:
     Raises:
         ShapeError: It names an element outside of the tensor, or a mask has not the
             shape of its axes.
-        UnsupportedError: It names more places than may stand in a program.
+        UnsupportedError: It names more places than may stand in a program, or is a list
+            of lists, as which PyTorch's versions read two things.
     """
+    if isinstance(index, list):
+        _refuse_lists(x, cast("list[Any]", index))
     parts = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
     given = [_numbers_of(part) for part in parts]
     if all(numbers is None for numbers in given):
@@ -64,6 +67,16 @@ def without_lists(x: Tensor, index: Any) -> tuple[Any, bool]:
         for part in found
     )
     return made, True
+
+
+def _refuse_lists(x: Tensor, index: list[Any]) -> None:
+    numbers = all(isinstance(part, int | np.integer | np.bool_) for part in index)
+    if x.recorder.origin.library == "torch" and not numbers:
+        raise UnsupportedError.here(
+            "a list of more than integers as an index, which is a tuple of indices to "
+            "some versions of PyTorch and a tensor to others; write x[tuple(index)] or "
+            "x[torch.tensor(index)]"
+        )
 
 
 def without_reversals(x: Tensor, index: Any) -> tuple[Tensor, Any]:

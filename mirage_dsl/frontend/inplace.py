@@ -8,7 +8,9 @@ function is refused too: a program has results only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
+
+import numpy as np
 
 from mirage_dsl.core.errors import (
     DTypeError,
@@ -17,6 +19,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, leaves_of
+from mirage_dsl.frontend.constructors import of_arrays
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY
 from mirage_dsl.frontend.functions import (
     as_operand,
@@ -28,7 +31,7 @@ from mirage_dsl.frontend.functions import (
 )
 from mirage_dsl.frontend.memory import views_of_index
 from mirage_dsl.frontend.namespace import of_bits
-from mirage_dsl.frontend.places import Selected, assign_rows
+from mirage_dsl.frontend.places import Selected, assign_beside, assign_rows
 from mirage_dsl.frontend.program import Handle, shape_of, shape_text
 from mirage_dsl.frontend.tensor import Tensor, at_integers, call
 
@@ -36,8 +39,11 @@ _SIGNS = {
     "add": "+",
     "sub": "-",
     "mul": "*",
+    "matmul": "@",
     "div": "/",
     "pow": "**",
+    "remainder": "%",
+    "floor_divide": "//",
     "shift_left": "<<",
     "shift_right": ">>",
 }
@@ -84,11 +90,20 @@ _REARRANGING = {
 
 
 def augmented(name: str, target: Tensor, other: Any) -> Tensor:
-    """The target after `target += other`, or another operator's."""
-    if name in _SIGNS:
-        what, found = f"{_SIGNS[name]}=", call(name, target, other)
+    """The target after `target += other`, or another operator's.
+
+    Of NumPy's numbers that is another number, and a product of matrices is in place of
+    NumPy's arrays alone.
+    """
+    if name in ELEMENTARY:
+        found = ELEMENTARY[name](target, other)
     else:
-        what, found = f"{name}=", of_bits(name, target, other)
+        computed = call if name in _SIGNS else of_bits
+        found = computed(name, target, other)
+    own = name == "matmul" and target.recorder.origin.library != "numpy"
+    if own or target.is_number:
+        return found
+    what = f"{_SIGNS.get(name, name)}="
     _refuse_floats(what, target, found)
     return write(what, target, found, (other,))
 
@@ -234,6 +249,11 @@ def write(
 
 
 def _refuse_unwritable(what: str, target: Tensor) -> None:
+    if target.is_number:
+        raise TraceError.here(
+            f"{what} changes a number, as NumPy's reductions and elements are: it "
+            "cannot be changed; compute another one, or copy() it from an array"
+        )
     if any(memory.argument for memory in target.memory.linked()):
         _refuse_argument(what)
     region = target.region
@@ -254,8 +274,12 @@ def _refuse_argument(what: str) -> NoReturn:
 
 
 def _refuse_overlap(what: str, target: Tensor, operand: Tensor, *, fresh: bool) -> None:
-    """Refuse to read what is being written, unless that is element by element."""
-    if operand.memory is not target.memory:
+    """Refuse to read what is being written, unless that is element by element.
+
+    NumPy reads all before it writes.
+    """
+    numpy = target.recorder.origin.library == "numpy"
+    if numpy or operand.memory is not target.memory:
         return
     mine, other = target.region, operand.region
     same = operand.path == target.path or (mine is not None and mine == other)
@@ -292,10 +316,15 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
     # Imported when it is needed: it is made of functions of tensors.
     from mirage_dsl.frontend.indices import without_lists
 
+    if x.recorder.origin.library == "numpy":
+        numbers = isinstance(value, list)
+        value = of_arrays(np.asarray(cast(Any, value)) if numbers else value)
+        if _assign_backwards(x, index, value):
+            return
     if not _is_choice(x, index, value):
         index, _ = without_lists(x, index)
     value = stored_number("an assignment", x.handle.value.dtype, value)
-    if assign_rows(x, index, value):
+    if assign_rows(x, index, value) or assign_beside(x, index, value):
         return
     chosen = at_integers(x, index)
     if chosen is not None:
@@ -305,10 +334,14 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
         plain, tensors = chosen
         target = x[plain]
         write("an assignment", target, placed_at(target, tensors, value), (value,))
-        return
-    if isinstance(index, Tensor):
+    elif isinstance(index, Tensor):
         Selected.of(x, index).assign_to(x, value)
-        return
+    else:
+        _assign_view(x, index, value)
+
+
+def _assign_view(x: Tensor, index: Any, value: Any) -> None:
+    """Do `x[index] = value` of slices, integers, None and the like."""
     target = x.viewed(*views_of_index(x.handle, index, x.recorder.dims))
     if isinstance(value, Selected):
         value.refuse()
@@ -319,6 +352,21 @@ def assign(x: Tensor, index: Any, value: Any) -> None:
         while value.ndim > target.ndim and value.handle.shape[0] == 1:
             value = f.squeeze(value, 0)
     write("an assignment", target, value, (value,))
+
+
+def _assign_backwards(x: Tensor, index: Any, value: Any) -> bool:
+    """Do `x[::-1] = value`, of slices of NumPy's with negative steps, by turning x."""
+    # Imported when it is needed: it is made of functions of tensors.
+    from mirage_dsl.frontend.indices import without_reversals
+
+    turned, plain = without_reversals(x, index)
+    if turned is x:
+        return False
+    turned = turned.clone()
+    assign(turned, plain, value)
+    back, _ = without_reversals(turned, index)
+    write("an assignment", x, back, (value,))
+    return True
 
 
 def _is_choice(x: Tensor, index: Any, value: Any) -> bool:

@@ -14,6 +14,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, NoReturn
 
+import numpy as np
+
 from mirage_dsl.core.errors import (
     FOREIGN,
     TraceError,
@@ -40,7 +42,11 @@ from mirage_dsl.frontend.composites import (
     einsum,
     outer,
 )
-from mirage_dsl.frontend.constructors import NUMPY_CONSTRUCTORS, TRIANGLES
+from mirage_dsl.frontend.constructors import (
+    NUMPY_CONSTRUCTORS,
+    TRIANGLES,
+    of_arrays,
+)
 from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY, numpy_sign
 from mirage_dsl.frontend.functions import formulas, is_condition
 from mirage_dsl.frontend.inplace import function_in_place, into, write
@@ -52,6 +58,14 @@ from mirage_dsl.frontend.linear_algebra import (
     norm_named,
 )
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
+from mirage_dsl.frontend.numpy_functions import (
+    ACCUMULATIONS,
+    OF_NUMPY_ALONE,
+    where_it_holds,
+)
+from mirage_dsl.frontend.numpy_functions import (
+    outer as outer_of,
+)
 from mirage_dsl.frontend.operators import OF_ATEN, operator_of
 from mirage_dsl.frontend.places import PLACING
 from mirage_dsl.frontend.quantizing import QUANTIZING
@@ -63,7 +77,12 @@ from mirage_dsl.frontend.rearranging import (
     SELECTIONS,
     of_pytorchs_class,
 )
-from mirage_dsl.frontend.recorder import flat_arguments, normal_axes, normal_axis
+from mirage_dsl.frontend.recorder import (
+    RECORDING,
+    flat_arguments,
+    normal_axes,
+    normal_axis,
+)
 from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.frontend.tensor import (
     LIKENESS,
@@ -272,6 +291,14 @@ def _of_one_dtype(function: Function, name: str, count: int) -> Function:
 
     vars(checked)["__signature__"] = signature
     return checked
+
+
+def _numpy_einsum(subscripts: Any, *operands: Any, optimize: Any = None) -> Any:
+    """NumPy's, whose order of products we choose ourselves."""
+    del optimize
+    if not isinstance(subscripts, str):
+        refuse("np.einsum of lists of numbers", "write the subscripts as text")
+    return einsum(subscripts, *operands)
 
 
 def _torch_einsum(equation: Any, *operands: Any) -> Any:
@@ -500,6 +527,19 @@ def _filled_in_place(x: Any, value: Any) -> None:
     write("fill", x, value, (value,))
 
 
+def _of_arrays(function: Function) -> Function:
+    """A function of which NumPy makes an array also where it has no axes."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        found = inside(function)(*args, **kwargs)
+        if isinstance(found, Tensor):
+            found.memory.array = True
+        return found
+
+    vars(made)["__signature__"] = inspect.signature(function)
+    return made
+
+
 def _numpy_reciprocal(x: Any) -> Any:
     if isinstance(x, Tensor) and x.handle.value.dtype.is_integer:
         refuse("np.reciprocal of integers, which NumPy rounds to 0,", "use 1 / x")
@@ -508,7 +548,7 @@ def _numpy_reciprocal(x: Any) -> Any:
 
 _ALIKE = (
     "argwhere atleast_1d atleast_2d atleast_3d count_nonzero dsplit float_power hsplit "
-    "isclose vsplit where"
+    "isclose vsplit"
 )
 """Functions that NumPy has as PyTorch has them, and that only PyTorch's table names."""
 
@@ -519,14 +559,17 @@ _NUMPY: dict[str, Function] = {
     **NUMPYS_LINEAR_ALGEBRA,
     **OF_NUMPY,
     **NUMPY_SELECTIONS,
-    **NUMPY_CONSTRUCTORS,
-    **torch_functions.FILLED,
+    **OF_NUMPY_ALONE,
+    **{
+        name: _of_arrays(function)
+        for name, function in {**NUMPY_CONSTRUCTORS, **torch_functions.FILLED}.items()
+    },
     "split": _numpy_split,
-    "array_split": _numpy_split,
     "transpose": _numpy_transpose,
     "permute_dims": _numpy_transpose,
-    "copy": _copied,
+    "copy": _of_arrays(_copied),
     "copyto": _numpy_copyto,
+    "einsum": _numpy_einsum,
     "mod": ELEMENTARY["remainder"],
     "take": _numpy_take,
     "take_along_axis": f.take_along_dim,
@@ -546,6 +589,7 @@ _NUMPY: dict[str, Function] = {
     "concatenate": _numpy_concatenate,
     "nonzero": _numpy_nonzero,
     **{name: _TORCH[name] for name in _ALIKE.split()},
+    "where": _of_arrays(_TORCH["where"]),
     "degrees": ELEMENTARY["rad2deg"],
     "radians": ELEMENTARY["deg2rad"],
     **formulas(
@@ -568,7 +612,10 @@ _REDUCTIONS: dict[str, Function] = {
     "minimum": f.min,
     "logical_and": LOGICAL["all"],
     "logical_or": LOGICAL["any"],
+    "logaddexp": torch_functions.logsumexp,
+    "multiply": f.prod,
 }
+_METHODS_OF_UFUNCS = {"reduce": _REDUCTIONS, "accumulate": ACCUMULATIONS}
 _OTHER_ORDER = ("embedding_bag",)
 """Functions whose arguments come in another order in `torch` itself."""
 
@@ -622,16 +669,24 @@ _KEEP_DTYPE = ("dtype", "casting", "order", "subok", "where", "out", "initial")
 def call_ufunc(
     ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """A NumPy ufunc, or its `reduce`."""
+    """A NumPy ufunc, or one of its methods."""
     name = str(ufunc.__name__)
     told = _plain(kwargs)
     (out,) = told.pop("out", (None,))
-    if method == "reduce" and name in _REDUCTIONS:
-        told.setdefault("axis", 0)
-        found = called(f"np.{name}.reduce", _REDUCTIONS[name], *inputs, **told)
-        name = "reduce"
-    elif method == "__call__":
+    table = _METHODS_OF_UFUNCS.get(method, {})
+    if method == "__call__":
+        condition, dtype = told.pop("where", None), told.pop("dtype", None)
+        if dtype is not None:
+            inputs = tuple(f.to(x, dtype) if is_array(x) else x for x in inputs)
         found = _dispatch(_NUMPY, "np", name, inputs, told)
+        if condition is not None:
+            found = where_it_holds(found, condition, out)
+    elif method == "outer" and name in _NUMPY:
+        found = called(f"np.{name}.outer", outer_of(_NUMPY[name]), *inputs, **told)
+    elif name in table:
+        told.setdefault("axis", 0)
+        found = called(f"np.{name}.{method}", table[name], *inputs, **told)
+        name = method
     else:
         refuse(f"np.{name}.{method}", "use the functions of mirage")
     return found if out is None else into(f"np.{name}", out, found, inputs)
@@ -795,6 +850,8 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
     """
     if in_autocast():
         _refuse_autocast((args, kwargs))
+    if any(type(x) in (np.ndarray, list, tuple) for x in (*args, *kwargs.values())):
+        args, kwargs = _with_arrays(args, kwargs)
     if kwargs:
         args, kwargs = _in_places(what, function, args, kwargs)
     if _is_complex(args):
@@ -808,6 +865,13 @@ def called(what: str, function: Function, *args: Any, **kwargs: Any) -> Any:
     # Only what PyTorch names has names here too.
     named = issubclass(type(found), tuple) and hasattr(found, "_fields")
     return _of_pytorchs_class(what, found) if named else found
+
+
+def _with_arrays(args: Any, kwargs: Any) -> Any:
+    """Arguments of NumPy's functions, with tensors for short arrays."""
+    recorder = RECORDING.get()
+    numpy = recorder is not None and recorder.origin.library == "numpy"
+    return of_arrays((args, kwargs)) if numpy else (args, kwargs)
 
 
 def _of_pytorchs_class(what: str, found: Any) -> Any:
@@ -917,7 +981,8 @@ def _refuse_autocast(arguments: object) -> None:
 
 def _refuse_constants(library: str, name: str, arguments: object) -> None:
     for leaf in leaves_of(arguments):
-        if not isinstance(leaf, Tensor | Complex) and is_array(leaf):
+        constant = library == "np" and type(leaf) is np.ndarray
+        if not (constant or isinstance(leaf, Tensor | Complex)) and is_array(leaf):
             kind = leaf.__class__
             raise TraceError.here(
                 f"{library}.{name} with a {kind.__module__.partition('.')[0]} "

@@ -1140,12 +1140,17 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Any = None,
 ) -> Any:
-    """The same of the sigmoid of x, at any x without overflow."""
+    """The same of the sigmoid of x, at any x without overflow, in the target's format.
+
+    PyTorch computes in place of what it made of the target.
+    """
     _require_alike("binary_cross_entropy_with_logits", x, target, "target")
     rest = _softplus(-x)
     if pos_weight is not None:
         rest = rest * ((pos_weight - 1) * target + 1)
     each = _weighted((1 - target) * x + rest, weight)
+    if f.is_float(target):
+        each = f.to(each, target)
     return reduced("binary_cross_entropy_with_logits", each, reduction)
 
 

@@ -524,6 +524,7 @@ class Storage:
         doubt: The line after which it may hold something else.
         like: Where it holds one number all over, which no step computes: a tensor of
             the same shape, if there is one.
+        array: Whether NumPy has an array there even where it has no axes.
     """
 
     handle: Handle
@@ -534,6 +535,7 @@ class Storage:
     links: list[Storage] = field(default_factory=list["Storage"])
     doubt: tuple[SourceLocation | None] | None = None
     like: Handle | None = None
+    array: bool = False
 
     def region(self, path: Path) -> Strided | None:
         """The elements of a view; None where extents or strides are not known."""

@@ -48,7 +48,13 @@ from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.elementary import ELEMENTARY
-from mirage_dsl.frontend.functions import NoTensor, as_tensor, is_condition, named
+from mirage_dsl.frontend.functions import (
+    NoTensor,
+    as_tensor,
+    is_condition,
+    named,
+    refusing,
+)
 from mirage_dsl.frontend.indices import (
     known_places,
     masked_scatter,
@@ -56,7 +62,7 @@ from mirage_dsl.frontend.indices import (
 )
 from mirage_dsl.frontend.known import known
 from mirage_dsl.frontend.program import Branch, Branches, Handle, shape_text
-from mirage_dsl.frontend.recorder import around, integer, normal_axis
+from mirage_dsl.frontend.recorder import around, flat_arguments, integer, normal_axis
 from mirage_dsl.frontend.tensor import BothWays, Tensor, both_ways, refuse_bytes
 
 
@@ -1004,8 +1010,48 @@ def _check_last_axes(name: str, x: Selected, args: Sequence[Any]) -> None:
 # -- Rows of other tensors, and sums into them -----------------------------------------
 
 
-def rows_of(x: Tensor, index: Any) -> Selected | None:
-    """What an index with coordinates of places selects; None where it has none.
+@refusing
+class Led(NoTensor):
+    """Rows of places behind an axis of extent 1, as of `x[None, rows]`.
+
+    Nothing is computed of them before the axis is away.
+    """
+
+    def __init__(self, rows: Selected) -> None:
+        self.rows = rows
+
+    def refuse(self) -> NoReturn:
+        self.rows.refuse()
+
+    def reshape(self, *shape: Any) -> Selected:
+        """The rows, which are as many as there are."""
+        whole = self.rows.whole.shape
+        own = tuple(map(int, whole[len(whole) - self.rows.rank :]))
+        return self.rows if flat_arguments(shape) == (-1, *own) else self.refuse()
+
+    view = reshape
+
+    def squeeze(self, dim: int = 0) -> Selected:
+        """The rows."""
+        return self.refuse() if dim else self.rows
+
+    def __getitem__(self, index: Any) -> Selected:
+        return self.rows if index == 0 else self.refuse()
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
+        raise UnsupportedError.here(NO_ELEMENTS)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse()
+
+
+def rows_of(x: Tensor, index: Any) -> Selected | Led | None:
+    """What an index with coordinates of places, or a mask beside others, selects.
+
+    It is None for other indices.
 
     Raises:
         UnsupportedError: They are no coordinates, of other places, or not in front.
@@ -1013,7 +1059,10 @@ def rows_of(x: Tensor, index: Any) -> Selected | None:
     parts = _parts_of(index)
     chosen = [part for part in parts if isinstance(part, Selected)]
     if not chosen:
-        return None
+        return _selected_beside(x, index)
+    if parts[0] is None and parts[1] is chosen[0]:
+        rows = rows_of(x, parts[1:])
+        return Led(cast(Selected, rows))
     first, count = chosen[0], len(chosen)
     axes = [part.axis for part in chosen]
     alike = all(part.is_of_places_of(first) for part in chosen)
@@ -1051,6 +1100,60 @@ def _as_long(x: Tensor, axis: int, mask: Tensor, own: int) -> Tensor:
 
 def _parts_of(index: Any) -> tuple[Any, ...]:
     return cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
+
+
+def _beside_mask(x: Tensor, index: Any) -> tuple[Tensor, Tensor, int] | None:
+    """An index with one mask beside slices, integers and None, in two steps.
+
+    Returns:
+        The view that the others select, with the axes of the mask in front; the mask;
+        and before how many other axes they stood.  None for other indices.
+
+    Raises:
+        ShapeError: The tensor has fewer axes.
+    """
+    parts = _parts_of(index)
+    masks = [at for at, part in enumerate(parts) if isinstance(part, Tensor)]
+    if len(parts) < 2 or len(masks) != 1 or not is_condition(parts[masks[0]]):
+        return None
+    at, mask = masks[0], parts[masks[0]]
+    before, whole = parts[:at], (slice(None),) * mask.ndim
+    seen = x[(*before, *whole, *parts[at + 1 :])]
+    behind = sum(p is not None for p in (*whole, *parts[at + 1 :]))
+    taken = sum(p is not None and p is not Ellipsis for p in before)
+    first = sum(not isinstance(p, int) and p is not Ellipsis for p in before)
+    if Ellipsis in before:
+        first += x.ndim - taken - behind
+    own = range(first, first + mask.ndim)
+    others = (axis for axis in range(seen.ndim) if axis not in own)
+    return f.permute(seen, (*own, *others)), mask, first
+
+
+def _selected_beside(x: Tensor, index: Any) -> Selected | None:
+    """The elements at a mask that stands before slices and others; None for others."""
+    found = _beside_mask(x, index)
+    if found is None:
+        return None
+    seen, mask, first = found
+    chosen = Selected.of(seen, mask)
+    return chosen.refuse() if first else chosen
+
+
+def assign_beside(x: Tensor, index: Any, value: Any) -> bool:
+    """Do `x[:, mask] = value`, of a mask beside slices, integers and None.
+
+    Raises:
+        UnsupportedError: The value has an axis for the elements of the mask.
+    """
+    found = _beside_mask(x, index)
+    if found is None:
+        return False
+    seen, mask, first = found
+    chosen = Selected.of(seen, mask)
+    if first and getattr(value, "ndim", 0):
+        chosen.refuse()
+    chosen.assign_to(seen, value)
+    return True
 
 
 def assign_rows(x: Tensor, index: Any, value: Any) -> bool:

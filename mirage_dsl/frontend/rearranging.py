@@ -23,7 +23,7 @@ from mirage_dsl.core.errors import (
     ShapeError,
     UnsupportedError,
 )
-from mirage_dsl.core.types import Scalar, boolean, f64
+from mirage_dsl.core.types import Scalar, boolean, f16, f64
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, Origin, is_sequence
 from mirage_dsl.frontend.constructors import arange
@@ -827,12 +827,16 @@ def _parts(q: Any) -> np.ndarray[Any, Any]:
 
 def _at_part(ordered: Tensor, axis: int, part: Any, interpolation: str) -> Any:
     """What so large a part of sorted elements is below, with an axis of extent 1."""
-    wide = ordered.handle.value.dtype == f64
-    kind = np.float64 if wide else np.float32
+    dtype = ordered.handle.value.dtype
+    kind = np.float64 if dtype == f64 else np.float32
+    if dtype == f16 and ordered.recorder.origin.library == "numpy":
+        kind = np.float16
     rank = kind(part) * kind(_known(ordered, axis, "quantile") - 1)
     rank = kind(_BETWEEN[interpolation](float(rank)))
     low, high = int(np.floor(rank)), int(np.ceil(rank))
     below, above = (f.narrow(ordered, axis, at, 1) for at in (low, high))
+    if interpolation in ("lower", "higher", "nearest"):
+        return below
     weight = float(rank - low)
     # From the nearer one, as PyTorch: of infinities only that counts.
     if weight >= 0.5:

@@ -11,10 +11,13 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NoReturn, SupportsIndex
+
+import numpy as np
 
 from mirage_dsl.core.errors import (
     CheckError,
@@ -1215,7 +1218,9 @@ def integer(value: object, what: str) -> int:
         TraceError: It is not one.
     """
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        return operator.index(value)
+        # Arrays of several numbers, or of floats, are none.
+        with suppress(TypeError):
+            return operator.index(value)
     raise TraceError.here(f"{what} must be an integer, found {type(value).__name__}")
 
 
@@ -1301,6 +1306,8 @@ def kept(keepdims: object, what: str) -> bool:
 def flat_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """`f(2, 3)` and `f((2, 3))` alike."""
     first = arguments[0] if len(arguments) == 1 else None
+    if type(first) is np.ndarray and first.ndim == 1:
+        return tuple(first.tolist())
     return tuple(first) if is_sequence(first) else arguments
 
 

@@ -136,6 +136,8 @@ class Attributes:
 
     recorder: Recorder
 
+    memory: Storage
+
     if TYPE_CHECKING:
 
         @property
@@ -156,7 +158,16 @@ class Attributes:
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return np.ndarray if self._origin.library == "numpy" else type(self)
+        array = self._origin.library == "numpy" and not self.is_number
+        return np.ndarray if array else type(self)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether NumPy has a number there, which nothing changes, and no array."""
+        if self.recorder.origin.library != "numpy" or self.ndim:
+            return False
+        memory = self.memory
+        return not (memory.argument or memory.array or memory.handle.axes)
 
     @property
     def _origin(self) -> Origin:
@@ -269,7 +280,11 @@ class Attributes:
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """The tensor, if it is to want no gradients."""
         if requires_grad:
-            self._refuse("requires_grad_()", "kernels have no gradients yet")
+            self._refuse(
+                "requires_grad_()",
+                "kernels have no gradients yet; a layer or an nn.Parameter that is "
+                "made in the function would be new at each call: make it outside",
+            )
         return self
 
     def cuda(self, device: Any = None, *_: Any, **__: Any) -> Any:
@@ -801,8 +816,11 @@ class Tensor(Attributes):
     __iadd__ = in_place("add")
     __isub__ = in_place("sub")
     __imul__ = in_place("mul")
+    __imatmul__ = in_place("matmul")
     __itruediv__ = in_place("div")
     __ipow__ = in_place("pow")
+    __imod__ = in_place("remainder")
+    __ifloordiv__ = in_place("floor_divide")
     __iand__ = in_place("&")
     __ior__ = in_place("|")
     __ixor__ = in_place("^")
@@ -829,7 +847,11 @@ class Tensor(Attributes):
             return rows
         if isinstance(index, Tensor):
             return Selected.of(self, index)
-        return self.viewed(*views_of_index(self.handle, index, self.recorder.dims))
+        found = self.viewed(*views_of_index(self.handle, index, self.recorder.dims))
+        # NumPy's elements are numbers, which no write to their array changes.
+        single = self._origin.library == "numpy" and not found.ndim
+        numbers = single and Ellipsis not in (index if isinstance(index, tuple) else ())
+        return Tensor(self.recorder, found.handle) if numbers else found
 
     def __setitem__(self, index: Any, value: Any) -> None:
         from mirage_dsl.frontend.inplace import assign
@@ -993,6 +1015,7 @@ class Tensor(Attributes):
         copied = Tensor(self.recorder, self.handle)
         kept = self.contiguous_for_certain and not by_channels(memory_format)
         copied.memory.row_major = kept
+        copied.memory.array = not self.is_number
         return copied
 
     copy = clone
@@ -1022,9 +1045,10 @@ class Tensor(Attributes):
         stand_for("an assignment to .data", self, value)
 
     def flatten(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Axes merged; of NumPy's arrays a copy."""
-        found = call("flatten", self, *args, **kwargs)
-        return found.clone() if self._origin.library == "numpy" else found
+        """Axes merged; of NumPy's arrays a copy, which may be asked for an order."""
+        if self._origin.library == "numpy":
+            return self.ravel(*args, **kwargs).clone()
+        return call("flatten", self, *args, **kwargs)
 
     def ravel(self, order: str = "C") -> Tensor:
         """All axes merged; a copy where the tensor is not contiguous."""
@@ -1096,7 +1120,9 @@ class Tensor(Attributes):
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         refuse_value(
             "a tensor as a NumPy array",
-            "call functions of mirage, NumPy or PyTorch on the tensor itself",
+            "call functions of mirage, NumPy or PyTorch on the tensor itself, np.stack "
+            "where np.array is to join several, and np.zeros(shape, like=x) for an "
+            "array that they are written to",
         )
 
     def __getattr__(self, name: str) -> Any:

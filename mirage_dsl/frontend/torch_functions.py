@@ -950,6 +950,13 @@ def _areas(what: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]:
 
 def trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Any:
     """The integral along an axis, of points at x or dx apart."""
+    y = as_tensor("trapezoid", y)
+    if x is None and f.holds_integers(y):
+        # As PyTorch: pairs of neighbours would wrap around.
+        at = normal_axis(dim, y.ndim, "trapezoid")
+        ends = f.narrow(y, at, 0, 1) + f.narrow(y, at, int(y.shape[at]) - 1, 1)
+        found = f.sum(y, at) - f.squeeze(ends, at) * 0.5
+        return found if dx is None else found * dx
     areas, at = _areas("trapezoid", y, x, dx, dim)
     return f.sum(areas, at) / 2.0
 
@@ -964,7 +971,7 @@ def cumulative_trapezoid(
 
 def gradient(
     input: Any, *, spacing: Any = None, dim: Any = None, edge_order: int = 1
-) -> list[Any]:
+) -> tuple[Any, ...]:
     """The slopes of a tensor along axes, from the neighbours on both sides.
 
     Args:
@@ -994,7 +1001,7 @@ def gradient(
     x = f.as_floats(x)
     pairs = zip(axes, apart, strict=True)
     found = (_slopes(f.swapaxes(x, at, -1), d, edge_order, at) for at, d in pairs)
-    return [slopes.with_unknown_strides() for slopes in found]
+    return tuple(slopes.with_unknown_strides() for slopes in found)
 
 
 def _slopes(x: Any, spacing: Any, order: int, axis: int) -> Any:

@@ -94,6 +94,8 @@ class Trace:
             if not isinstance(leaf, Leaf):
                 return leaf
             output = outputs[leaf.index]
+            if leaf.number:
+                return output[()]
             return to_complex(output) if leaf.complex else output
 
         return map_leaves(self.structure, found)
@@ -548,7 +550,8 @@ def _outputs(
         _require_tensor(found, path, name, location)
         _require_result(found, name, recorder, location)
         handles.append(recorder.whole(found.handle))
-        return Leaf(len(handles) - 1, paired)
+        number = recorder.origin.library == "numpy" and found.is_number
+        return Leaf(len(handles) - 1, paired, number)
 
     structure = map_leaves(returned, leaf)
     if not handles:

@@ -52,6 +52,18 @@ def by_all(x: Any, chosen: Any, w: Any, up: Any, down: Any) -> Any:
     return found
 
 
+def by_led_rows(x: Any, chosen: Any, w: Any, up: Any, down: Any) -> Any:
+    """As Mixtral's code was, with an axis before the rows that goes away again."""
+    found = torch.zeros_like(x)
+    mask = F.one_hot(chosen, num_classes=EXPERTS + 1).permute(2, 1, 0)
+    for expert in range(EXPERTS):
+        place, token = torch.where(mask[expert])
+        rows = x[None, token].reshape(-1, HIDDEN)
+        y = of_expert(rows, up[expert], down[expert]) * w[token, place, None]
+        found.index_add_(0, token, y.to(x.dtype))
+    return found
+
+
 def by_rows(x: Any, chosen: Any, w: Any, up: Any, down: Any) -> Any:
     """As DeepSeek's own code, rows are read, added to, and written."""
     found = torch.zeros_like(x)
@@ -138,6 +150,7 @@ CASES: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "beyond the last expert": (by_hits, [X, CHOSEN + 1, W, UP, DOWN]),
     "all experts": (by_all, ALL),
     "experts whose rows are written": (by_rows, ALL),
+    "experts of rows behind an axis": (by_led_rows, ALL),
     "several places of a row": (at_the_last, [X, W]),
     "no place of any row": (at_the_last, [X, -W]),
     "a matrix of weights": (by_matrix, ALL),
@@ -261,6 +274,14 @@ def nested(x: Any, m: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[Function, str]] = {
+    "an axis before rows": (
+        lambda x, m: x[None, torch.where(m)[0]] * 2,
+        "nobody knows how many",
+    ),
+    "a function of an axis before rows": (
+        lambda x, m: torch.relu(x[None, torch.where(m)[0]]),
+        "nobody knows how many",
+    ),
     "counting": (counted, "changes count, which is Python's own"),
     "numbering": (numbered, "changes number, which is Python's own"),
     "a sum of what may not be": (summed, "is used behind it"),

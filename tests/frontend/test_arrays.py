@@ -100,6 +100,111 @@ def test_methods_and_functions(name: str) -> None:
     same(METHODS[name], X)
 
 
+def counted(x: Any) -> Any:
+    s = n = x.sum()
+    s += 1
+    s //= 2
+    whole = t = (10 * x).astype(int).sum()
+    t &= 7
+    t += 1.5
+    return s, n, whole, t
+
+
+def swapped(x: Any) -> Any:
+    y = x.copy()
+    row = y[0]
+    row[0], row[1] = row[1], row[0]
+    total, first = x[1, 1], y[0, 2]
+    total += first
+    y[0, 2] = 7
+    return y, total, first
+
+
+def single_arrays(x: Any) -> Any:
+    y = x.copy()
+    corner, other = y[0, 0, ...], y[1:2, 1:2].reshape(())
+    corner += 1
+    other *= 2
+    return y, corner, other, np.where(x.sum() > 0, 1.0, x[0, 0]), np.copy(x[0, 1])
+
+
+def with_rests(x: Any) -> Any:
+    y, n = x.copy(), (10 * x).astype(int)
+    row, whole = y[0], n
+    row //= 0.5
+    y[1:] %= 0.7
+    whole //= 3
+    n %= 5
+    return y, n
+
+
+def turned(x: Any) -> Any:
+    y = x.copy()
+    same = y
+    y @= np.identity(6, like=x)[:, ::-1]
+    return y, same
+
+
+def along(x: Any) -> Any:
+    y, z = x.copy(), x.copy()
+    y[1:] -= y[:-1]
+    y[:, 1:] = y[:, :-1]
+    z += z[0]
+    z[:2], z[2:] = z[2:], z[:2].copy()
+    return y, z
+
+
+IN_PLACE = {"rests": with_rests, "products": turned, "neighbours": along}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_operators_in_place(name: str) -> None:
+    """They read all before they write, and other names of the array see it."""
+    same(IN_PLACE[name], X)
+
+
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "reductions": lambda x: (x.sum(), x.mean() * 2, x.argmax(), (x > 0).any(), x.std()),
+    "products": lambda x: (x[0] @ x[1], np.inner(x[0], x[1]), np.einsum("ij->", x)),
+    "elements": lambda x: (x[0, -1], [row[1] for row in x][2], x.reshape(-1)[3] + 1),
+    "of numbers": lambda x: (
+        np.sqrt(x.sum() ** 2),
+        x.sum().astype(int),
+        x.max().copy(),
+        x.min().reshape(()),
+        1 / np.linalg.norm(x),
+    ),
+    "changed": counted,
+    "apart from their array": swapped,
+    "arrays of one": single_arrays,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_numbers_and_never_change(name: str) -> None:
+    function = NUMBERS[name]
+    found, right = mirage.kernel(lambda x: function(x))(X), function(X)
+    assert [type(n) for n in found] == [type(n) for n in right]
+    same(function, X)
+
+
+def test_numbers_are_no_arrays_and_are_not_written_to() -> None:
+    def function(x: Any) -> Any:
+        total = x.sum()
+        assert not isinstance(total, np.ndarray)
+        total[...] = 3
+        return total
+
+    with pytest.raises(TraceError, match=r"assignment changes a number.*copy\(\)"):
+        mirage.kernel(function)(X)
+
+
+def test_out_takes_numbers_too() -> None:
+    place = np.zeros((), np.float32)
+    assert mirage.kernel(lambda x: x.sum())(X, out=place) is place
+    np.testing.assert_allclose(place, X.sum(), rtol=1e-6)
+
+
 def test_what_is_returned_and_is_no_tensor_has_a_line() -> None:
     with pytest.raises(UnsupportedError, match=r"test_arrays.py:.*nobody knows"):
         mirage.kernel(lambda x: np.where(x > 0))(X)

@@ -25,7 +25,7 @@ UNARY: dict[str, Function] = {name: getattr(torch, name) for name in ONE.split()
 UNARY["mish"] = torch.nn.functional.mish
 UNARY["round to decimals"] = lambda x: torch.round(x, decimals=2)
 UNARY["round to tens"] = lambda x: x.round(decimals=-1)
-UNARY["logit within"] = lambda x: torch.logit(x, eps=1e-3)
+UNARY["logit within"] = lambda x: torch.logit(x, eps=2**-10)
 
 TWO = "atan2 copysign floor_divide fmax fmin fmod heaviside hypot logaddexp "
 TWO += "ldexp logaddexp2 remainder xlogy"

@@ -669,6 +669,53 @@ def test_a_long_loop_of_writes_is_traced_a_few_times() -> None:
 
     x = torch.randn(4, 12, dtype=torch.float64)
     kernel = mirage.kernel(function)
-    found = kernel.reference(x.numpy())
+    found = kernel.reference(x)
     assert len(runs) < 20
-    np.testing.assert_allclose(found, function(x).numpy())
+    torch.testing.assert_close(found, function(x))
+
+
+def beside_slices(x: Any) -> Any:
+    y, high = x.clone(), x[..., 0, 0] > 0
+    y[high, 1:3] = x[0, :2]
+    y[high, 2] += 1
+    y[high, -1, ::2] = x[high, 0, :2] * x[high, 1, 1:2]
+    y[high, None, 0] = 5
+    return y
+
+
+def behind_slices(x: Any) -> Any:
+    y, high = x.clone(), x[0] > 0.5
+    y[:, high] = -torch.inf
+    y[1:, high[0]] = x.sum()
+    y[..., high[:, 1], 1] = 3
+    y[1, None, high] = 4
+    y[None, 0, 1:2, x[0, 0] < 0] = 6
+    return y
+
+
+@pytest.mark.parametrize("function", [beside_slices, behind_slices])
+def test_masks_beside_slices(function: Any) -> None:
+    x = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(mirage.kernel(function)(x), function(x))
+
+
+def test_rows_behind_slices_that_a_mask_selects_are_refused() -> None:
+    def function(x: Any) -> Any:
+        y = x.clone()
+        y[:, x[0] > 0] = x[:, :1]
+        return y
+
+    with pytest.raises(UnsupportedError, match="use where"):
+        mirage.kernel(function)(torch.ones(3, 4))
+    with pytest.raises(ShapeError, match="a mask"):
+        mirage.kernel(lambda x: x[:, :3][1:, x[0] > 0])(torch.ones(3, 4, 5))
+
+
+def test_products_of_matrices_are_in_place_of_no_tensor() -> None:
+    def function(x: Any) -> Any:
+        y = other = x.clone()
+        y @= torch.eye(4).flip(0)
+        return y, other
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(mirage.kernel(function)(x), function(x))

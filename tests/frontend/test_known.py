@@ -260,7 +260,9 @@ def test_what_is_not_known_is_refused() -> None:
         (lambda x: x[:, torch.arange(5) > 1], "a mask of shape"),
         (lambda x: x[:, np.array([9])], "out of range"),
         (lambda x: x[torch.zeros(600).numpy() > 0], "pass it as an argument"),
-        (lambda x: x[:, x[0] > 0], "a tensor beside other indices"),
+        (lambda x: x[:, x[0] > 0], "use where(mask"),
+        (lambda x: x[[[0, 1], [1, 0]]], "x[tuple(index)] or x[torch.tensor(index)]"),
+        (lambda x: x[[slice(None), 1]], "x[tuple(index)] or x[torch.tensor(index)]"),
         (lambda x: x * x.sum().item(), "item()"),
         (
             lambda x: x.flatten().repeat(9)[torch.arange(216) % 3 != 0].sort(),

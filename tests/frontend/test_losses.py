@@ -105,6 +105,20 @@ def test_cosines_of_shapes_that_broadcast() -> None:
         same(lambda x, y, d=dim: F.cosine_similarity(x, y, d), X[:, :1], Y[:1])
 
 
+def test_cross_entropies_of_logits_are_in_the_format_of_the_target() -> None:
+    def losses(x: Any, t: Any, w: Any) -> Any:
+        loss = F.binary_cross_entropy_with_logits
+        return (
+            loss(x.double(), t),
+            loss(x, t.double(), pos_weight=w.sum()),
+            loss(x.double(), t, w.double(), reduction="none"),
+            loss(x.double(), t.half(), reduction="sum"),
+        )
+
+    found, expected = mirage.kernel(losses)(X, T, P), losses(X, T, P)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_labels_without_rows(reduction: str) -> None:
     def losses(x: Any, label: Any, share: Any) -> Any:

@@ -416,3 +416,25 @@ WINDOWS: dict[str, Function] = {
 @pytest.mark.parametrize("name", WINDOWS)
 def test_functions_of_planes(name: str) -> None:
     same(WINDOWS[name], torch.randn(2, 3, 8, 8, generator=GENERATOR))
+
+
+def test_quantiles_that_are_elements_may_be_infinite() -> None:
+    x = torch.tensor([[1.0, torch.inf, torch.inf], [-torch.inf, -torch.inf, 0.0]])
+
+    def function(x: Any) -> Any:
+        between = ("lower", "higher", "nearest")
+        return [x.quantile(0.6, 1, interpolation=how) for how in between]
+
+    torch.testing.assert_close(mirage.kernel(function)(x), function(x))
+
+
+def test_integrals_of_bytes_do_not_wrap_and_slopes_are_a_tuple() -> None:
+    def function(x: Any, levels: Any) -> Any:
+        slopes = torch.gradient(x)
+        assert isinstance(slopes, tuple)
+        whole = torch.trapezoid(levels), torch.trapz(levels, dx=0.5, dim=0)
+        return slopes, whole, torch.logit(x.sigmoid() * 0 + 1, 1e-6)
+
+    levels = torch.tensor([[200, 100, 3], [90, 255, 255]], dtype=torch.uint8)
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(mirage.kernel(function)(x, levels), function(x, levels))

@@ -624,3 +624,8 @@ def test_dataclasses_as_arguments_and_results() -> None:
         assert type(found) is Result
         assert_like(found.y, expected.y)
         assert found.rest[1] is None
+
+
+def test_a_layer_made_in_the_function_has_a_message() -> None:
+    with pytest.raises(TraceError, match=r"nn.Parameter that is made.*make it outside"):
+        mirage.kernel(lambda x: torch.nn.Linear(6, 2)(x))(torch.ones(4, 6))
