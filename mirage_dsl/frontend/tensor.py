@@ -1011,10 +1011,9 @@ class Tensor(Attributes):
         return found
 
     def clone(self, *_: Any, memory_format: Any = None, **__: Any) -> Tensor:
-        """A copy, in memory of its own."""
+        """A copy, in memory of its own: without gaps, in the same order of axes."""
         copied = Tensor(self.recorder, self.handle)
-        kept = self.contiguous_for_certain and not by_channels(memory_format)
-        copied.memory.row_major = kept
+        copied.memory.row_major = self.ordered and not by_channels(memory_format)
         copied.memory.array = not self.is_number
         return copied
 

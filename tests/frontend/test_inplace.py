@@ -719,3 +719,35 @@ def test_products_of_matrices_are_in_place_of_no_tensor() -> None:
 
     x = torch.randn(3, 4)
     torch.testing.assert_close(mirage.kernel(function)(x), function(x))
+
+
+LAYOUTS = {
+    "whole": torch.arange(24.0).reshape(4, 6),
+    "with gaps": torch.arange(48.0).reshape(4, 12)[:, ::2],
+    "of a part": torch.arange(35.0).reshape(5, 7)[1:, 1:],
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_copies_of_arguments_are_written_through_reshapes(name: str) -> None:
+    """A copy has no gaps, so that a reshape of it is a view."""
+
+    def function(x: Any) -> Any:
+        y, z, w = x.clone(), x[:, 1:].clone() * 2, x.clone()
+        y.reshape(-1)[:3] = 1
+        z.flatten().add_(x[0, 1])
+        w.contiguous()[0] = 5
+        return y, z, w
+
+    x = LAYOUTS[name]
+    torch.testing.assert_close(mirage.kernel(function)(x), function(x))
+
+
+def test_copies_of_transposed_arguments_are_in_doubt() -> None:
+    def function(x: Any) -> Any:
+        y = x.clone()
+        y.reshape(-1)[:3] = 1
+        return y
+
+    with pytest.raises(TraceError, match="depends on strides"):
+        mirage.kernel(function)(torch.ones(6, 4).T)
