@@ -57,7 +57,7 @@ LEAST_TO_FIND = 0.5
 """Share of it for that where verifying takes long."""
 
 TO_SECURE = 0.75
-"""Share of it for having an answer to a long program, before it is searched."""
+"""Share of it for finding an answer to a long program, before it is searched."""
 
 GRACE = 0.2
 """Seconds beyond the budget for each step without which there would be no good answer:
@@ -153,7 +153,7 @@ class SearchBudget:
 
     @property
     def secured(self) -> Budget:
-        """Until a long program has an answer; then it is what is verified of it."""
+        """Until a long program has a quick answer, or that of windows is verified."""
         return self._after(TO_SECURE)
 
     @property

@@ -576,9 +576,9 @@ class ResidueAlgebra:
             ranks = np.where(a.flagged(RAISED), np.iinfo(np.uint64).max, ranks)
         self.choices += not all_fixed([a])
         first = np.argmax(ranks, axis=axis + 1, keepdims=True)
-        largest = replace(a, exact=None, number=None, fixed=False, positive=False)
-        largest = largest.each(lambda v: np.take_along_axis(v, first, axis + 1))
-        largest = slice_at(largest, axis, 0)
+        own = Residue(a.parts, a.flags)
+        taken = own.each(lambda v: np.take_along_axis(v, first, axis + 1))
+        largest = slice_at(taken, axis, 0)
         if a.flags is None:
             return largest
         keyed = np.bitwise_or.reduce(self.keyed_flags(a), axis=axis + 1)

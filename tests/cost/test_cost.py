@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import A100, H100, H200, hardware_named
 from mirage_dsl.core.types import f16, f32
 from mirage_dsl.cost.estimate import _covered, estimate, launched
@@ -521,3 +522,24 @@ def test_small_tables_are_in_l1(tile: int, rows: int, measured: float) -> None:
 
 def test_long_tables_are_not() -> None:
     assert estimate(looked_up(512, 8, 2**16), H100).microseconds > 200
+
+
+@pytest.mark.parametrize("axes", [("b", "m"), ("m", "b")])
+def test_what_hangs_on_an_unknown_extent_has_no_price(axes: tuple[str, str]) -> None:
+    """Nor is a product's copying looked into, which needs all of them."""
+    outer, inner = axes
+    source = f"""mirage 1
+
+    mugraph f(x: f32[{outer}, {inner}, k], w: f32[k, n]) -> f32[r, n]
+    where b = 3, m = 4, k = 8, n = 5 {{
+      flat: f32[r, k] = flatten x of({outer}, {inner}) to(r)
+      y: f32[r, n] = matmul flat, w over(k)
+      return y
+    }}
+    """
+    graph = parse(source)
+    assert estimate(graph, H100).launches == 1
+    unknown = {"b", "r"}
+    extents = tuple((d, None if d in unknown else e) for d, e in graph.extents)
+    with pytest.raises(SearchError, match="is not known"):
+        estimate(replace(graph, extents=extents), H100)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from mirage_dsl.search.budget import TO_SECURE, SearchBudget
 from mirage_dsl.search.closure import saturate, workspace
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.result import SearchResult
+from mirage_dsl.search.segments import SegmentSearch
 from mirage_dsl.search.space import space_of
 from mirage_dsl.store.superoptimize import superoptimize
 from mirage_dsl.verify import verifier
@@ -306,6 +308,33 @@ def test_the_quick_answer_of_a_long_program_is_one_of_its_plans(
     result = search(many_operators(), H100, budget_seconds=budget)
     assert not result.cut_short
     assert launches(result) == 1
+
+
+@pytest.mark.usefixtures("nominal_time")
+def test_a_quick_answer_leaves_to_libraries_what_there_is_no_time_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def layers(x: Any, *weights: Any) -> Any:
+        for w in weights:
+            x = torch.nn.functional.gelu(x @ w) * 0.5 + 1
+        return x
+
+    plans = SegmentSearch.plans
+
+    def slow(self: SegmentSearch, *given: Any) -> Any:
+        until_then = time.monotonic() + 0.4
+        while time.monotonic() < until_then:
+            look()
+        return plans(self, *given)
+
+    monkeypatch.setattr(driver._Driver, "_search_forms", lambda *_: None)
+    monkeypatch.setattr(SegmentSearch, "plans", slow)
+    # No two layers are alike: what is known of one is used for the others.
+    widths = range(64, 209, 16)
+    program = traced(layers, (64, 64), *pairwise(widths))
+    result = search(program, H100, budget_seconds=3.0)
+    made = len(result.best.mugraph.blocks)
+    assert 0 < made < len(widths) - 1
 
 
 @pytest.mark.usefixtures("nominal_time")

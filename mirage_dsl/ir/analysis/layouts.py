@@ -665,9 +665,11 @@ def _copied_for(
 
 
 def _is_one_axis(dims: Iterable[str], steps: Steps, sizes: Mapping[str, int]) -> bool:
-    """Whether dims, of which the last is the fastest, lie as one."""
+    """Whether dims, of which the last is the fastest, are known to lie as one."""
     long = [d for d in dims if sizes.get(d) != 1]
-    return all(steps[a] == steps[b] * sizes[b] for a, b in pairwise(long))
+    return all(
+        b in sizes and steps[a] == steps[b] * sizes[b] for a, b in pairwise(long)
+    )
 
 
 def _step(dims: Sequence[str], steps: Steps, sizes: Mapping[str, int]) -> int:
