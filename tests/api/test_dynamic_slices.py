@@ -101,7 +101,7 @@ SLICED: dict[str, F] = {
 }
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SLICED)
 def test_as_pytorch_at_several_extents(name: str) -> None:
     function = SLICED[name]

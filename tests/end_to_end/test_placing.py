@@ -447,7 +447,7 @@ def test_a_cache_is_changed_where_it_is(name: str) -> None:
         torch.testing.assert_close(tuple(out), expected)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CACHES)
 def test_no_more_than_what_changes_is_read_and_stored(name: str) -> None:
     _, tensors, count = CACHES[name]

@@ -144,7 +144,7 @@ LONG: dict[str, Function] = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LONG)
 def test_what_is_too_long_for_a_block_is_scanned_in_a_loop(name: str) -> None:
     function = LONG[name]

@@ -42,7 +42,7 @@ def test_runs_right_in_the_interpreter(name: str) -> None:
     assert relative_error(out, exact) < TOLERANCE[workload.dtype]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_compiles_for_hopper(name: str) -> None:
     from mirage_dsl.backends.triton.running.screen import compile_only

@@ -203,7 +203,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_two_kernels(name: str) -> None:
     function, arguments = LOSSES[name]

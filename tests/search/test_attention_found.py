@@ -98,7 +98,7 @@ CASES: dict[str, tuple[KernelGraph, float]] = {
 """Each with how much more than without a mask it may be estimated at."""
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_is_one_kernel(name: str, without: float) -> None:
     program, most = CASES[name]

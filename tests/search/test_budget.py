@@ -322,7 +322,7 @@ def test_a_quick_answer_leaves_to_libraries_what_there_is_no_time_for(
     plans = SegmentSearch.plans
 
     def slow(self: SegmentSearch, *given: Any) -> Any:
-        until_then = time.monotonic() + 0.4
+        until_then = time.monotonic() + 0.25
         while time.monotonic() < until_then:
             look()
         return plans(self, *given)
@@ -332,7 +332,7 @@ def test_a_quick_answer_leaves_to_libraries_what_there_is_no_time_for(
     # No two layers are alike: what is known of one is used for the others.
     widths = range(64, 209, 16)
     program = traced(layers, (64, 64), *pairwise(widths))
-    result = search(program, H100, budget_seconds=3.0)
+    result = search(program, H100, budget_seconds=2.0)
     made = len(result.best.mugraph.blocks)
     assert 0 < made < len(widths) - 1
 

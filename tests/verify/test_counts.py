@@ -80,6 +80,7 @@ WRONG: dict[str, tuple[Function, Function, tuple[tuple[tuple[int, ...], str], ..
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", WRONG)
 def test_what_no_trial_reaches_is_undecided(name: str) -> None:
     right, wrong, inputs = WRONG[name]

@@ -316,7 +316,7 @@ CHOSEN_BY_DATA: dict[str, tuple[Any, list[Any], list[tuple[str, str]]]] = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CHOSEN_BY_DATA)
 def test_positions_that_data_choose_are_told(name: str) -> None:
     function, arguments, others = CHOSEN_BY_DATA[name]

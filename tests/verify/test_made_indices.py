@@ -208,6 +208,7 @@ def test_differences_of_any_size_are_drawn() -> None:
     assert all(mirage.verify(program, program, seed=s).equivalent for s in range(4))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("width", [2, 12])
 def test_the_place_of_the_largest_is_an_index(width: int) -> None:
     """Among drawn residues none may be the largest: such a draw says nothing."""

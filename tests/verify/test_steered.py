@@ -138,7 +138,7 @@ def program_of(name: str) -> KernelGraph:
     return mirage.kernel(function).bind(*arguments).program
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_others_are_refused(name: str) -> None:
     program = program_of(name)
@@ -183,6 +183,7 @@ EQUAL: dict[str, tuple[Function, Function, list[Any]]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", EQUAL)
 def test_the_same_is_the_same(name: str) -> None:
     one, other, arguments = EQUAL[name]
