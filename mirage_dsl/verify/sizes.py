@@ -832,7 +832,9 @@ class _Shrinking:
                 key: Key = (0, dim)
                 segments = self.segments.of(key)
                 free = dim not in counted and not demands.get(self.classes.find(key))
-                if free and len(segments) == 1 and self.sizes[segments[0]] + by > 0:
+                # A product has no size of its own.
+                known = len(segments) == 1 and segments[0] in self.sizes
+                if free and known and self.sizes[segments[0]] + by > 0:
                     self.sizes[segments[0]] += by
             if not any(changes.values()):
                 return

@@ -464,3 +464,34 @@ def test_wrong_kernels_of_such_rows_are_refused(
     assert not check(other)
     found = verify(other, _masked_rows(), seed=seed)
     assert not found.ok
+
+
+PADDED = """mirage 1
+
+mugraph padded(x: f32[m, t, q]) -> f32[m, g]
+    where m = 8, t = 14, q = 4, v = 4, g = 63 {
+  at = index g
+  e: f32[m, t, q] = exp x
+  f: f32[m, c] = flatten e of(t, q) to(c)
+  ahead: bool[g] = less at, 1*v
+  place: i64[g] = sub at, 1*v
+  inside: bool[g] = less place, 1*c
+  safe: i64[g] = where inside, place, 0
+  first: i64[g] = where ahead, 0, safe
+  picked: f32[m, g] = gather f, first dim(c)
+  shown: f32[m, g] = where inside, picked, 0
+  y: f32[m, g] = where ahead, 0, shown
+  return y
+}
+"""
+
+
+def test_positions_in_joined_dims_are_compared() -> None:
+    """A dim that others make has no size of its own that windows could want longer."""
+    program = parse(PADDED)
+    half = "  d: f32[m, t, q] = add x, x\n  h: f32[m, t, q] = mul d, 0.5\n"
+    right = PADDED.replace("  e:", f"{half}  e:").replace("exp x", "exp h")
+    assert verify(parse(right), program).ok
+    for wrong in ("1*t", "1*g"):
+        moved = PADDED.replace("place, 1*c", f"place, {wrong}")
+        assert not verify(parse(moved), program).ok
