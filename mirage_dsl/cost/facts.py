@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import SECTOR
-from mirage_dsl.core.types import Dim, Scalar, TensorType, Types, f32
+from mirage_dsl.core.types import INTEGERS, Dim, Scalar, TensorType, Types, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.settled import unmasked
@@ -46,6 +46,8 @@ from mirage_dsl.tile.build import (
 from mirage_dsl.tile.combined import Deal, deal, packed, runs, words
 
 # -- Who makes and who reads a value ---------------------------------------------------
+
+_TO_INTEGERS = frozenset(table.CONVERSIONS[dtype] for dtype in INTEGERS)
 
 
 STAGES: tuple[Stage, ...] = ("before", "body", "after")
@@ -387,6 +389,7 @@ class Loads:
         readers: Which products read it.
         picked: Whether products read it, of known positions.
         single: Whether its elements are picked one by one, at positions that are data.
+        windows: Whether it reads windows: elements along dims that no result has.
     """
 
     own: tuple[tp.Load, ...]
@@ -407,11 +410,7 @@ class Loads:
     readers: Column
     picked: Flags
     single: Flags
-
-    @cached_property
-    def windows(self) -> Flags:
-        """Which loads read windows."""
-        return flags(len(steps) > 1 for steps in self.steps)[:, None]
+    windows: Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -625,6 +624,7 @@ class _Builder:
             [float(p in flow.products_of(v)) for p in facts.products] for v in names
         ]
         extents, reached = self.program.extents, self.reached(own)
+        steps = tuple(map(self.steps, own))
         return Loads(
             own=own,
             again=tuple(facts.again.get(v) for v in names),
@@ -643,7 +643,7 @@ class _Builder:
                 for kind, some in zip(kinds, reached, strict=True)
             ),
             share=as_column(map(self.share, own)),
-            steps=tuple(map(self.steps, own)),
+            steps=steps,
             overlapping=as_column(map(self.overlapping, own, kinds, self.reached(own))),
             looped=flags(flow.stage[v] == "body" for v in names)[:, None],
             late=flags(v in facts.used_only_after for v in names),
@@ -651,6 +651,9 @@ class _Builder:
             readers=np.array(readers).reshape(len(own), len(facts.products)),
             picked=flags(map(flow.picks, own))[:, None],
             single=flags(map(self.is_single, own, kinds))[:, None],
+            windows=flags(len(at) > 1 and not at.keys() <= self.stored for at in steps)[
+                :, None
+            ],
         )
 
     def is_single(self, load: tp.Load, kind: TensorType) -> bool:
@@ -706,13 +709,18 @@ class _Builder:
         there, picked = (prod(extents[n] or 1 for n in names) for names in reached)
         return picked / there
 
+    @cached_property
+    def stored(self) -> frozenset[int]:
+        """The places of dims that results have."""
+        every = (s for s, _ in self.flow.steps)
+        dims = {d for s in every if isinstance(s, tp.Store) for d in ir.dims_of(s.at)}
+        return frozenset(self.place[d] for d in dims if d in self.place)
+
     def windows(self, loads: Loads) -> Flags:
         """Which pieces several lanes read one element along, and no result has."""
-        every = (s for s, _ in self.flow.steps)
-        stored = {d for s in every if isinstance(s, tp.Store) for d in ir.dims_of(s.at)}
-        found = {at for steps in loads.steps if len(steps) > 1 for at in steps}
-        kept = {self.place[d] for d in stored if d in self.place}
-        return flags(at in found - kept for at in range(len(self.place) + 1))
+        read = zip(loads.steps, loads.windows[:, 0], strict=True)
+        found = {at for steps, wide in read if wide for at in steps}
+        return flags(at in found - self.stored for at in range(len(self.place) + 1))
 
     def steps(self, load: tp.Load) -> Mapping[int, int]:
         """How far apart known positions are along dims, by places; none if unknown.
@@ -733,7 +741,8 @@ class _Builder:
         """By what a step along each of its dims changes integers, where that is known.
 
         Where one of two numbers is chosen, and one is a constant, it is as in the
-        other: positions outside are moved to some place inside.  Quotients and rests
+        other: positions outside are moved to some place inside.  If both change alike,
+        as of one that may count from the end, it is as in both.  Quotients and rests
         change by no one number, but the dims that they lack do not change them.
         """
         found: dict[str, Mapping[Dim, int]] = {}
@@ -757,9 +766,12 @@ class _Builder:
     ) -> Mapping[Dim, int] | None:
         """`strides` of what is computed of integers; None where none are known."""
         tiles = [o for o in statement.operands if isinstance(o, str)]
+        if statement.op in _TO_INTEGERS:
+            return known.get(tiles[0])
         if statement.op is table.WHERE:
             chosen = [o for o in statement.operands[1:] if isinstance(o, str)]
-            return known.get(chosen[0]) if len(chosen) == 1 else None
+            steps = [known.get(o) for o in chosen]
+            return steps[0] if steps and steps.count(steps[0]) == len(steps) else None
         if not tiles or not all(tile in known for tile in tiles):
             return None
         if statement.op is table.MUL and len(tiles) == 1:

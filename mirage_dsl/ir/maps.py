@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 
 from mirage_dsl.core.errors import ShapeError
-from mirage_dsl.core.types import Axis, Dim, axis_text
+from mirage_dsl.core.types import Axis, Dim, Scalar, axis_text
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ops.definition import Kind
@@ -357,14 +357,27 @@ def stated_extents(graph: ir.KernelGraph) -> dict[str, int | None]:
     """The extents from which `complete_extents` restores all of `graph.extents`.
 
     Left out are those that nodes make: of slices, renamings and parts of a split, but
-    for those of index values, which stand before them.
+    for those of index values, which stand before them, and of constants that do.
     """
     own = {name for i in graph.given for name in i.type.names}
+    own |= _in_constants_before(graph)
     made = derived_extents(graph, {}).keys() - own
     stated = {n: e for n, e in graph.extents if n not in made}
     if complete_extents(graph, stated).extents == graph.extents:
         return stated
     return dict(graph.extents)
+
+
+def _in_constants_before(graph: ir.KernelGraph) -> set[str]:
+    """The dims whose extents are in constants, before a node makes them."""
+    made: set[str] = set()
+    found: set[str] = set()
+    for node in graph.nodes:
+        for item in (node,) if isinstance(node, ir.Apply) else node.applies:
+            constants = (o for o in item.operands if isinstance(o, Scalar))
+            found |= {name for o in constants for name, _ in o.extents} - made
+            made |= _made_by(item, {}).keys()
+    return found
 
 
 def complete_extents(

@@ -33,8 +33,9 @@ A part of one element is taken as it is, under `equal i, 3`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mirage_dsl.core.errors import CheckError
 from mirage_dsl.core.types import (
@@ -52,6 +53,7 @@ from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import (
     depending,
+    looked_at,
     makers,
     renamed,
     values_of,
@@ -326,6 +328,7 @@ class Picking:
         self.types = dict(kernel_types(self.program))
         self.extents = derived_extents(self.program)
         self.makers = dict(makers(self.program))
+        self._given = looked_at(self.program)
         self._fresh = FreshNames(self.program).fresh
         self._known: dict[tuple[object, ...], str] = {}
         self._positions = {
@@ -363,30 +366,84 @@ class Picking:
 
     def _chosen(self, node: ir.Apply, at: str) -> ir.Operand:
         """Elements of the part in which a position lies, of the first ones if not."""
-        found: list[ir.Operand] = []
         within: list[str] = []
+        places: list[str] = []
         parts = list(zip(node.values, node.dims("dims"), strict=True))
-        for number, (part, dim) in enumerate(parts):
+        for number, (_, dim) in enumerate(parts):
             inside = at
             if number < len(parts) - 1:
                 within.append(self.write(table.LESS, at, extent_scalar(dim)))
                 inside = self.write(table.WHERE, within[-1], at, scalar(0))
             if number:
                 inside = self.write(table.WHERE, within[number - 1], scalar(0), inside)
-            found.append(self.picked(part, inside, dim))
+            places.append(inside)
             if number < len(parts) - 1:
                 at = self.write(table.SUB, at, extent_scalar(dim))
-        made = found.pop()
-        while found:
-            part = found.pop()
-            made = self.write(table.WHERE, within[len(found)], part, made)
+        shown = [self.shown(*p, at) for p, at in zip(parts, places, strict=True)]
+        sources = {(value, dim) for value, dim, _ in shown}
+        if len(sources) == 1 and len(shown) > 1:
+            ((value, dim),) = sources
+            at = self._one_of(within, [at for _, _, at in shown])
+            return self.picked(value, at, dim)
+        found = [
+            self.picked(value, at, dim)
+            for (value, dim), at in zip(parts, places, strict=True)
+        ]
+        return self._one_of(within, found)
+
+    def _one_of(self, within: Sequence[str], parts: Sequence[Any]) -> Any:
+        """The first of some parts whose condition is true; the last one has none.
+
+        Of a view and numbers it is a view of what is chosen, which blocks can compute.
+        """
+        view = self._view_of(within, parts)
+        if view is not None:
+            parts = [view.values[0] if p == view.result else p for p in parts]
+            return self._again(view, (self._one_of(within, parts),))
+        made = parts[-1]
+        for condition, part in zip(within[::-1], parts[-2::-1], strict=True):
+            made = self.write(table.WHERE, condition, part, made)
         return made
+
+    def _view_of(self, within: Sequence[str], parts: Sequence[Any]) -> ir.Apply | None:
+        """The view that is the only value of some parts, of the dims of conditions."""
+        values = {p for p in parts if isinstance(p, str)}
+        view = self.makers.get(min(values)) if len(values) == 1 else None
+        if view is None or view.factored is None or view.values[0] in self._given:
+            return None
+        own, seen = (self.types[v].names for v in (view.values[0], view.result))
+        changed = {*own} ^ {*seen}
+        there = {d for condition in within for d in self.types[condition].names}
+        return None if changed & there else view
 
     # -- What is picked ------------------------------------------------------------
 
+    def shown(self, value: str, dim: str, at: str) -> tuple[str, str, str]:
+        """What slices show, its dim, and positions in it that are those in the slice.
+
+        These are told by extents, so that they are right at other ones too: of slices
+        from the beginning, or up to the end.
+        """
+        node = self.makers.get(value)
+        part = None if node is None else node.sliced
+        while node is not None and part is not None and part.to == dim:
+            if part.dim in self.types[at].names:
+                break
+            if part.start:
+                if part.stop not in (0, self.extents[part.dim]):
+                    break
+                ahead = self.write(table.ADD, at, extent_scalar(part.dim))
+                at = self.write(table.SUB, ahead, extent_scalar(dim))
+            value, dim = node.values[0], part.dim
+            node = self.makers.get(value)
+            part = None if node is None else node.sliced
+        return value, dim, at
+
     def picked(self, value: str, at: str, dim: str) -> ir.Operand:
         """The elements of a value at positions along a dim."""
-        key = value, at, dim
+        key, node = (value, at, dim), self.makers.get(value)
+        if node is not None and _is_one_number(node):
+            return node.operands[-1]
         if dim not in self.types[value].names:
             return value
         if key not in self._known:
@@ -403,13 +460,6 @@ class Picking:
             if self.types[value].space is MemorySpace.NOWHERE:
                 return at if self.types[value].names == (dim,) else value
             return self._gather(value, at, dim)
-        same = node.operands[-1]
-        if (
-            node.op is table.WHERE
-            and node.operands[1] == same
-            and isinstance(same, Scalar)
-        ):
-            return same
         if node.op.kind is Kind.ELEMENTWISE or node.op is table.CAST:
             found = {v: self.picked(v, at, dim) for v in node.values}
             if not any(isinstance(o, str) for o in found.values()):
@@ -418,16 +468,29 @@ class Picking:
                 found.get(o, o) if isinstance(o, str) else o for o in node.operands
             )
             return self._again(node, tuple(operands))
-        attrs = dict(node.attrs)
+        if node.op.kind is Kind.REDUCTION:
+            # Of other dims: an element is looked at once, or not at all.
+            return self._again(node, (self.picked(node.values[0], at, dim),))
+        seen = self._seen(node, at, dim)
+        return self._gather(value, at, dim) if seen is None else seen
+
+    def _seen(self, node: ir.Apply, at: str, dim: str) -> ir.Operand | None:
+        """Elements of a gather or a view, picked of what it sees; None where not."""
+        source, attrs = node.values[0], dict(node.attrs)
         if node.op is table.GATHER:
-            source, index = node.values
-            if dim not in self.types[source].names:
-                return self._again(node, (source, self.picked(index, at, dim)))
+            if dim in self.types[source].names:
+                return None
+            return self._again(node, (source, self.picked(node.values[1], at, dim)))
         if node.op is table.INSERT and attrs["to"] == dim:
-            return node.values[0]
+            return self.picked(source, at, dim)
         if node.op is table.RENAME and attrs["to"] == (dim,):
-            return self.picked(node.values[0], at, node.dims("dims")[0])
-        return self._gather(value, at, dim)
+            return self.picked(source, at, node.dims("dims")[0])
+        if not node.is_view or source in self._given:
+            return None
+        if dim in self.types[source].names:
+            return self._again(node, (self.picked(source, at, dim),))
+        value, dim, at = self.shown(node.result, dim, at)
+        return None if value == node.result else self.picked(value, at, dim)
 
     def _gather(self, value: str, at: str, dim: str) -> str:
         return self.add(
@@ -460,6 +523,13 @@ class Picking:
         types = [self.types[v] for v in node.values]
         self.types[node.result] = apply_type(node, types, in_block=False)
         return node.result
+
+
+def _is_one_number(node: ir.Apply) -> bool:
+    """Whether all elements are the same constant."""
+    same = node.operands[-1]
+    chosen = node.op is table.WHERE and node.operands[1] == same
+    return chosen and isinstance(same, Scalar)
 
 
 # -- Writes to a part of an argument ---------------------------------------------------

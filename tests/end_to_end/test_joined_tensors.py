@@ -78,6 +78,25 @@ def shifted(x: Any) -> Any:
     return torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1) + x
 
 
+def padded_norm(x: Any, w: Any) -> Any:
+    return F.pad(F.rms_norm(x, w.shape, w), (0, 0, 1, 2, 2, 1))
+
+
+def in_windows(x: Any) -> Any:
+    """Windows of 4 by 4, as of transformers of images."""
+    rows, height, width, channels = x.shape
+    x = x.view(rows, height // 4, 4, width // 4, 4, channels)
+    return x.permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, channels)
+
+
+def windows_of_padded(x: Any, w: Any) -> Any:
+    return in_windows(padded_norm(x, w))
+
+
+def windows_of_rolled(x: Any, w: Any) -> Any:
+    return in_windows(torch.roll(F.rms_norm(x, w.shape, w), (-1, 3), (1, 2)))
+
+
 ODD = [normal(9, 14), normal(9, 14)]
 SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
     "of q and k": (rotary_of_both, [normal(1, 4, 9, 14), normal(1, 2, 9, 14), *ODD], 1),
@@ -98,6 +117,22 @@ SEARCHED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
         1,
     ),
     "shifted by one": (shifted, [normal(9, 14)], 1),
+    "padded planes": (
+        lambda x: F.pad(x.sigmoid(), (1, 2, 3, 4)).cos(),
+        [normal(3, 2, 5, 14)],
+        1,
+    ),
+    "a padded norm": (padded_norm, [normal(2, 5, 9, 14), normal(14)], 1),
+    "windows of a padded norm": (
+        windows_of_padded,
+        [normal(2, 5, 9, 14), normal(14)],
+        1,
+    ),
+    "windows of a rolled norm": (
+        windows_of_rolled,
+        [normal(2, 8, 12, 14), normal(14)],
+        1,
+    ),
 }
 
 
