@@ -258,6 +258,13 @@ class Apply:
         alone = (Kind.CONCAT, Kind.GATHER, Kind.LIBRARY)
         return self.is_view or self.op.kind in alone or len(self.along) > 1
 
+    @property
+    def is_one_number(self) -> bool:
+        """Whether all elements are the same constant."""
+        chosen = self.operands[1:] if self.op.chooses else ()
+        first = next(iter(chosen), None)
+        return isinstance(first, Scalar) and all(o == first for o in chosen)
+
     def dim(self, name: str) -> str:
         """The attribute called `name`, which names a dim."""
         return str(self.attr(name))

@@ -34,6 +34,7 @@ A part of one element is taken as it is, under `equal i, 3`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,7 +56,9 @@ from mirage_dsl.ir.walk import (
     depending,
     looked_at,
     makers,
+    read_by,
     renamed,
+    users,
     values_of,
     with_operands,
     with_returned,
@@ -442,7 +445,7 @@ class Picking:
     def picked(self, value: str, at: str, dim: str) -> ir.Operand:
         """The elements of a value at positions along a dim."""
         key, node = (value, at, dim), self.makers.get(value)
-        if node is not None and _is_one_number(node):
+        if node is not None and node.is_one_number:
             return node.operands[-1]
         if dim not in self.types[value].names:
             return value
@@ -489,8 +492,44 @@ class Picking:
             return None
         if dim in self.types[source].names:
             return self._again(node, (self.picked(source, at, dim),))
+        if node.op is table.FLATTEN:
+            flat = self._flattened(node, source)
+            return None if flat == node.result else self.picked(flat, at, dim)
         value, dim, at = self.shown(node.result, dim, at)
         return None if value == node.result else self.picked(value, at, dim)
+
+    def _flattened(self, view: ir.Apply, value: str) -> str:
+        """A value with some dims as one, as of what it is computed of if that can be.
+
+        Args:
+            view: A view of a value that has these dims as one.
+            value: That, or what it is made of.
+        """
+        assert view.factored is not None
+        dims, names = {*view.factored.factors}, {*self.types[value].names}
+        if not dims & names:
+            return value
+        key = "flat", view.factored, value
+        if key not in self._known:
+            node = None if value in self._given else self.makers.get(value)
+            if node is not None and self._commutes(node, dims):
+                flat = {v: self._flattened(view, v) for v in node.values}
+                found = self._again(node, with_operands(node, flat).operands)
+            elif view.values == (value,):
+                found = view.result
+            else:
+                found = self._again(view, (value,))
+            self._known[key] = found
+        return self._known[key]
+
+    def _commutes(self, node: ir.Apply, dims: set[str]) -> bool:
+        """Whether an operator may come behind a view of its operands' dims as one."""
+        seen = [{*self.types[v].names} & dims for v in node.values]
+        if node.op.kind is Kind.ELEMENTWISE or node.op is table.CAST:
+            return all(not s or s == dims for s in seen)
+        if node.op is table.GATHER:
+            return seen == [dims, set()] and node.attr("dim") not in dims
+        return seen == [dims] and (node.op.kind is Kind.REDUCTION or node.is_view)
 
     def _gather(self, value: str, at: str, dim: str) -> str:
         return self.add(
@@ -525,11 +564,50 @@ class Picking:
         return node.result
 
 
-def _is_one_number(node: ir.Apply) -> bool:
-    """Whether all elements are the same constant."""
-    same = node.operands[-1]
-    chosen = node.op is table.WHERE and node.operands[1] == same
-    return chosen and isinstance(same, Scalar)
+# -- Parts that only move elements -----------------------------------------------------
+# What pads, rolls and windows make of one value is as many calls as there are axes, and
+# those that fill what is around it; one kernel picks all elements.  Before → after:
+#
+#     z = where s, 0, 0                                 at = index h
+#     c = concat z, x, z dims(p, n, p) to(h)            y = block grid(.., h / 8) { .. }
+#     f = unflatten c dim(h) gives(t, u)            ->
+#     r = concat f, f dims(k, k) to(q)
+
+
+def joined_parts(graph: ir.KernelGraph) -> list[tuple[ir.Apply, ...]]:
+    """Parts that join what they see of one value, and numbers.
+
+    Each ends with a concatenation, and no two have one in common.
+    """
+    readers = {
+        value: {n.result if isinstance(n, ir.Apply) else "" for n in nodes}
+        for value, nodes in users(graph.nodes).items()
+    }
+    for item in graph.returns:
+        readers[item.value].add("")
+    taken: set[str] = set()
+    found: list[tuple[ir.Apply, ...]] = []
+    for node in reversed(graph.applies):
+        if node.op.kind is not Kind.CONCAT or node.result in taken:
+            continue
+        part = _moved_for(node, graph.applies, readers)
+        if len(read_by(part) - {n.result for n in part}) == 1:
+            taken.update(n.result for n in part)
+            found.append(part)
+    return found
+
+
+def _moved_for(
+    node: ir.Apply, nodes: Sequence[ir.Apply], readers: Mapping[str, AbstractSet[str]]
+) -> tuple[ir.Apply, ...]:
+    """A concatenation, and what moves elements or makes numbers for nothing else."""
+    part = {node.result}
+    for above in reversed(nodes):
+        read = readers[above.result]
+        joins = above.op.kind is Kind.CONCAT or above.is_one_number
+        if not read.isdisjoint(part) and (above.is_view or (joins and read <= part)):
+            part.add(above.result)
+    return tuple(n for n in nodes if n.result in part)
 
 
 # -- Writes to a part of an argument ---------------------------------------------------

@@ -313,8 +313,11 @@ class _Flattening:
                 self.nodes.append(replace(node, operands=operands, attrs=attrs))
         returns = tuple(map(self._returned, self.program.returns))
         found = replace(self.program, nodes=tuple(self.nodes), returns=returns)
-        # Dims that were renamed may be gone.
+        # Dims that were renamed may be gone, but some only constants know.
         used = {d for kind in kernel_types(found).values() for d in kind.names}
+        operands = (o for node in found.applies for o in node.operands)
+        numbers = (o for o in operands if isinstance(o, Scalar))
+        used.update(name for number in numbers for name, _ in number.extents)
         kept = tuple((n, e) for n, e in found.extents if n in used)
         return with_derived_extents(replace(found, extents=kept))
 

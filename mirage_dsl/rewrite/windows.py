@@ -38,9 +38,9 @@ from dataclasses import dataclass, field, replace
 from mirage_dsl.core.modes import convolutions_round
 from mirage_dsl.core.types import Axis, Dim, extent_scalar, f32, scalar
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.canonical import FreshNames, Renaming, free_name
+from mirage_dsl.ir.canonical import FreshNames, free_name
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.walk import looked_at, map_axes, map_blocks, results_of
+from mirage_dsl.ir.walk import looked_at, map_axes, map_blocks
 from mirage_dsl.ir.write import OperatorWriter, flatten
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Operator
@@ -182,57 +182,6 @@ def _loaded_in_order(graph: ir.KernelGraph) -> ir.KernelGraph:
         return tuple(own[names] for names in order)
 
     return map_blocks(graph, lambda block: map_axes(block, in_order))
-
-
-def alone(graph: ir.KernelGraph, call: ir.Apply) -> ir.KernelGraph:
-    """The program of one call of a graph.
-
-    What it is given has the axes that it has there, as kernels load it by these.
-    """
-    types = kernel_types(graph)
-    (source,) = call.values
-    given, made = types[source], types[call.result]
-    used = {*given.names, *made.names}
-    return ir.KernelGraph(
-        graph.name,
-        (ir.Input(source, given),),
-        (call,),
-        (ir.Return(call.result, made),),
-        tuple((n, e) for n, e in graph.extents if n in used),
-    )
-
-
-def in_place(
-    graph: ir.KernelGraph, call: ir.Apply, made: ir.KernelGraph
-) -> ir.KernelGraph:
-    """A graph with what computes the program of one of its calls in that one's place.
-
-    Whatever has a name of its own there has a new one here.
-    """
-    names, known = FreshNames(graph), dict(graph.extents)
-    own = alone(graph, call).extent_of
-    dims: dict[str, str] = {}
-    for name, extent in made.extents:
-        if name not in own:
-            dims[name] = free_name(name, known)
-            known[dims[name]] = extent
-    (returned,) = made.returns
-    tensors = [i.name for i in made.indices]
-    tensors += [name for node in made.nodes for name in results_of(node)]
-    values = {name: names.fresh(name) for name in tensors}
-    values[returned.value] = call.result
-    inner = tuple(
-        {n.result: names.fresh(n.result) for n in block.made} for block in made.blocks
-    )
-    placed = Renaming(dims, values, inner).graph(made)
-    at = graph.nodes.index(call)
-    nodes = (*graph.nodes[:at], *placed.nodes, *graph.nodes[at + 1 :])
-    return replace(
-        graph,
-        nodes=nodes,
-        indices=(*graph.indices, *placed.indices),
-        extents=tuple(sorted({**known, **placed.extent_of}.items())),
-    )
 
 
 @dataclass(frozen=True)

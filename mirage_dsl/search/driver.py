@@ -493,6 +493,7 @@ class _Driver:
             segments.with_gathers,
             segments.with_sums,
             segments.with_windows,
+            segments.with_joined,
             segments.with_channels_last,
         ):
             plans = sorted(plans, key=_microseconds)

@@ -184,13 +184,22 @@ class Cutter:
         found: list[Group] = []
         run: list[ir.Apply] = []
         for node in self.order:
-            if node.stands_alone:
+            if node.stands_alone or node.result in self._filled:
                 found += self._between_products(run)
                 found.append(Group((node,), library=True))
                 run = []
             else:
                 run.append(node)
         return (*found, *self._between_products(run))
+
+    @cached_property
+    def _filled(self) -> frozenset[str]:
+        """Tensors of one number that only concatenations read: they go with these."""
+        joins = {n.result for n in self._early if n.op.kind is Kind.CONCAT}
+        numbers = (n.result for n in self._early if n.is_one_number)
+        read = ((name, self._read_in[name]) for name in numbers)
+        own = self.returned.keys()
+        return frozenset(n for n, by in read if by and by <= joins and n not in own)
 
     def _between_products(self, nodes: list[ir.Apply]) -> list[Group]:
         at = [i for i, n in enumerate(nodes) if n.op.kind is Kind.CONTRACTION]

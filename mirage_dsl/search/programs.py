@@ -453,4 +453,6 @@ class Quick:
             for parts in chains.cheapest(products=products):
                 graph = cutter.join([p.graph for p in parts])
                 joined = self._search.sizer.joined(graph)
-                self.plans += [] if joined is None else [joined]
+                if joined is not None:
+                    moved = self._search.with_joined(joined.graph) or joined
+                    self.plans.append(min(joined, moved, key=lambda p: p.microseconds))

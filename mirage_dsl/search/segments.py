@@ -19,7 +19,7 @@ from typing import Any
 
 from mirage_dsl.core.errors import CheckError, UnsupportedError
 from mirage_dsl.core.hardware import GRID_AXES, Hardware
-from mirage_dsl.core.types import Types, f64
+from mirage_dsl.core.types import Dim, Types, f64
 from mirage_dsl.core.work import spread
 from mirage_dsl.cost.estimate import estimate, least_microseconds, library_kernel
 from mirage_dsl.cost.footprint import never_fits
@@ -30,18 +30,25 @@ from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.ir.text.printer import lines_of, to_text, with_lines
-from mirage_dsl.ir.walk import live, map_blocks, operands_of, with_operands
+from mirage_dsl.ir.walk import (
+    live,
+    makers,
+    map_blocks,
+    operands_of,
+    with_operands,
+    without_dead,
+)
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CAST, SUB
 from mirage_dsl.rewrite.casts import coarse_tensors, insert_casts
+from mirage_dsl.rewrite.concats import joined_parts, pick_joined
 from mirage_dsl.rewrite.layouts import flattened
 from mirage_dsl.rewrite.loops import scanned_in_loop
+from mirage_dsl.rewrite.parts import alone, in_place
 from mirage_dsl.rewrite.shifts import stabilise, strip_shifts
 from mirage_dsl.rewrite.sinking import GathersGiven, with_gathers_given
 from mirage_dsl.rewrite.sums import InParts, in_parts, row_length
 from mirage_dsl.rewrite.windows import (
-    alone,
-    in_place,
     pools,
     rounded_as_convolutions,
     with_windows,
@@ -615,14 +622,14 @@ class SegmentSearch:
             return None
         enough = WORTH_A_SEARCH * Plan.of(graph, self.hardware).microseconds
         for call in calls:
-            program = alone(made, call)
+            program = alone(made, [call])
             taken = Plan.of(program, self.hardware).microseconds
             if taken < enough:
                 continue
             found = partial(self.kernel_of_pool, program, HOPELESS * taken)
             kernel = self.memo.once(("windows", program), found)
             if kernel is not None:
-                made = in_place(made, call, kernel)
+                made = in_place(made, [call], kernel)
         return None if made is graph else Plan.of(made, self.hardware)
 
     def kernel_of_pool(
@@ -636,9 +643,39 @@ class SegmentSearch:
             program: The call.
             most: Estimate in µs from which on a kernel is not wanted.
         """
-        form = rewritten(with_windows(program), Use.NORMAL)
-        flat = flattened(form)
-        given = with_gathers_given(form if flat is None else flat.program)
+        return self._picking_kernel(rewritten(with_windows(program), Use.NORMAL), most)
+
+    def with_joined(self, graph: ir.KernelGraph) -> Plan | None:
+        """A μGraph whose pads and rolls are kernels; None if none of them should be."""
+        made = graph
+        for part in joined_parts(graph):
+            program = alone(made, part)
+            taken = Plan.of(program, self.hardware).microseconds
+            found = partial(self.kernel_of_joined, program, taken)
+            kernel = self.memo.once(("joined", program), found)
+            if kernel is not None:
+                made = in_place(made, part, kernel)
+        return None if made is graph else Plan.of(without_dead(made), self.hardware)
+
+    def kernel_of_joined(
+        self, program: ir.KernelGraph, most: float
+    ) -> ir.KernelGraph | None:
+        """The best kernel for what only moves elements, which takes `most` µs.
+
+        Args:
+            program: Concatenations of views of one input, and of numbers.
+            most: Estimate in µs from which on a kernel is not wanted.
+        """
+        form = pick_joined(rewritten(program, Use.NORMAL))
+        return None if form is None else self._picking_kernel(form, most)
+
+    def _picking_kernel(
+        self, form: ir.KernelGraph, most: float
+    ) -> ir.KernelGraph | None:
+        """A program as a block that picks elements itself, and views of its result."""
+        inner, views = _without_last_views(form)
+        flat = flattened(inner)
+        given = with_gathers_given(inner if flat is None else flat.program)
         if given is None or self.late():
             return None
         block = as_written(given.program)
@@ -648,7 +685,18 @@ class SegmentSearch:
         best = self.sized_for_gathers(REWRITES["fuse-gathers"](whole))
         if best is None or best.microseconds > most:
             return None
-        return best.graph if flat is None else flat.restored(best.graph)
+        made = best.graph if flat is None else flat.restored(best.graph)
+        if not views:
+            return made
+        (inside,), (lies,) = inner.returns, made.returns
+        views = tuple(with_operands(v, {inside.value: lies.value}) for v in views)
+        extents = {**form.extent_of, **made.extent_of}
+        return replace(
+            made,
+            nodes=(*made.nodes, *views),
+            returns=form.returns,
+            extents=tuple(sorted(extents.items())),
+        )
 
     def picking(self, graph: ir.KernelGraph, given: GathersGiven) -> Plan | None:
         """A μGraph whose blocks pick the elements of windows, at sizes for that.
@@ -903,13 +951,39 @@ def _changed(graph: ir.KernelGraph, made: ir.KernelGraph) -> set[int]:
     return {at for at, node in enumerate(made.nodes) if node not in graph.nodes}
 
 
+def _without_last_views(
+    program: ir.KernelGraph,
+) -> tuple[ir.KernelGraph, tuple[ir.Apply, ...]]:
+    """A program without views of what it computes in the end, and these."""
+    (item,) = program.returns
+    made, types = makers(program), kernel_types(program)
+    views: list[ir.Apply] = []
+    value, names = item.value, list(item.type.names)
+    while value in made and (factored := made[value].factored) is not None:
+        own = [factored.whole], list(factored.factors)
+        new, old = own[::-1] if factored.flattens else own
+        at = names.index(old[0])
+        if names[at : at + len(old)] != old:
+            break
+        names[at : at + len(old)] = new
+        views.insert(0, made[value])
+        value = made[value].values[0]
+    nodes = tuple(n for n in program.nodes if n not in views)
+    axes = tuple((Dim(n),) for n in names)
+    lies = replace(types[value].in_memory, axes=axes)
+    returns = (ir.Return(value, lies),)
+    return replace(program, nodes=nodes, returns=returns), tuple(views)
+
+
 def as_written(segment: ir.KernelGraph) -> ir.BlockGraph | None:
     """A segment as one block without a loop, its result split along each of its dims.
 
-    None where that has too many, or what no block computes in.
+    But along the last one, where it has one more than a grid has.  None where it has
+    still more, or what no block computes in.
     """
     (item,) = segment.returns
-    grid = tuple(ir.Split(name, 1) for name in item.type.names)
+    dims = item.type.names
+    grid = tuple(ir.Split(n, 1) for n in dims[: -1 if len(dims) > GRID_AXES else None])
     block, types = ir.BlockGraph(grid, None, ()), kernel_types(segment)
     if len(grid) > GRID_AXES or any(t.dtype == f64 for t in types.values()):
         return None
