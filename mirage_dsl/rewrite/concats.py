@@ -584,7 +584,7 @@ def joined_parts(graph: ir.KernelGraph) -> list[tuple[ir.Apply, ...]]:
         for value, nodes in users(graph.nodes).items()
     }
     for item in graph.returns:
-        readers[item.value].add("")
+        readers.setdefault(item.value, set()).add("")
     taken: set[str] = set()
     found: list[tuple[ir.Apply, ...]] = []
     for node in reversed(graph.applies):

@@ -19,7 +19,8 @@ from mirage_dsl.ir.check import check
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.rewrite.windows import alone, in_place, pools, with_windows
+from mirage_dsl.rewrite.parts import alone, in_place
+from mirage_dsl.rewrite.windows import pools, with_windows
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Case = tuple[Function, tuple[int, ...]]
@@ -144,7 +145,7 @@ def test_calls_are_replaced_by_graphs_with_names_of_their_own() -> None:
     program = mirage.kernel(twice).bind(mirage.spec(shape, "float32")).program
     made = program
     for call in pools(program)[::-1]:
-        made = in_place(made, call, with_windows(alone(made, call)))
+        made = in_place(made, [call], with_windows(alone(made, [call])))
     assert not check(made)
     assert not pools(made)
     assert len(made.indices) == 8
@@ -168,7 +169,7 @@ def test_names_do_not_tell_whose_windows_are_whose(seed: int) -> None:
     program = mirage.kernel(alike).bind(mirage.spec((2, 3, 9), "float32")).program
     made = program
     for call in pools(program)[::-1]:
-        made = in_place(made, call, with_windows(alone(made, call)))
+        made = in_place(made, [call], with_windows(alone(made, [call])))
     assert mirage.verify(made, program, seed=seed).ok
     assert mirage.verify(made, with_windows(program), seed=seed).ok
 
