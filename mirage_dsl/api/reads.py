@@ -837,10 +837,15 @@ class _Walk:
         return found
 
     def _hooks(self, space: dict[str, Any], path: str, depth: int) -> list[object]:
-        """The hooks of a module of PyTorch, and whether there come others."""
+        """The hooks of a module of PyTorch, and of all, and whether others come."""
         parts: list[object] = []
-        for name in ("_forward_pre_hooks", "_forward_hooks"):
-            held: Any = space.get(name, ())
+        everywhere = vars(sys.modules.get("torch.nn.modules.module", object))
+        for holder, name in (
+            *((space, name) for name in ("_forward_pre_hooks", "_forward_hooks")),
+            (everywhere, "_global_forward_pre_hooks"),
+            (everywhere, "_global_forward_hooks"),
+        ):
+            held: Any = holder.get(name, ())
             self._compare(held, "#", held.__len__, len(held))
             if held:
                 parts.append(self._visit(held, f"{path}.{name}", depth))

@@ -17,6 +17,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.nn.utils import parametrizations, parametrize
 
 import mirage_dsl as mirage
@@ -115,6 +119,19 @@ class SelfAttention(nn.Module):
         )
 
 
+class Hinted(nn.Module):
+    """Attention that is told that its mask is the causal one."""
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(16, 4, **options)
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        return self.inner(
+            *(x, x, x), attn_mask=mask, is_causal=True, need_weights=False
+        )
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -146,6 +163,7 @@ def hooked() -> nn.Module:
 
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
 COS, SIN = torch.cos(X[0, :, :4]), torch.sin(X[0, :, :4])
+causal = nn.Transformer.generate_square_subsequent_mask
 PADDED = torch.zeros(2, 6)
 PADDED[0, 4:] = float("-inf")
 
@@ -183,6 +201,20 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], dict[str, Any
             16, 4, 32, batch_first=True, norm_first=True, activation="gelu"
         ),
         (X,),
+        {},
+    ),
+    "hint, joined key": (lambda: Hinted(add_bias_kv=True), (X, causal(2)), {}),
+    "hint, key of zeros": (lambda: Hinted(add_zero_attn=True), (X, causal(2)), {}),
+    "encoder, masked": (
+        lambda: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2
+        ),
+        (X, causal(6)),
+        {},
+    ),
+    "transformer, masked": (
+        lambda: nn.Transformer(16, 4, 1, 1, 32, batch_first=True),
+        (X, X + 1, None, causal(6)),
         {},
     ),
     "dropout in eval mode": (
@@ -463,6 +495,22 @@ def test_what_is_changed_is_seen() -> None:
     check()
     layer.inner.weight = kernel.function.module.a.inner.weight
     check()
+
+
+def test_hooks_of_all_modules_are_seen() -> None:
+    layer = nn.Sequential(nn.Linear(16, 4))
+    kernel = mirage.kernel(effort="none")(layer)
+    assert_like(kernel(X), layer(X))
+    for register in (
+        lambda: register_module_forward_hook(lambda *given: given[-1] + 1),
+        lambda: register_module_forward_pre_hook(lambda _, args: (args[0] * 2,)),
+    ):
+        hook = register()
+        try:
+            assert_like(kernel(X), layer(X))
+        finally:
+            hook.remove()
+        assert_like(kernel(X), layer(X))
 
 
 def test_functional_call_inside() -> None:
