@@ -992,8 +992,11 @@ def multi_head_attention_forward(*args: Any, **options: Any) -> tuple[Any, Any]:
         attended = shares @ v
         shares = shares.mean(1) if given.average_attn_weights else shares
     else:
-        mask = reduce(f.add, added) if added else None
-        attended = c.scaled_dot_product_attention(q, k, v, mask)
+        # That a mask is the causal one is believed where it is the only one, as in
+        # PyTorch: it then reaches the keys that are joined too.
+        causal = given.is_causal and given.key_padding_mask is None
+        mask = reduce(f.add, added) if added and not causal else None
+        attended = c.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
     joined = attended.permute(2, 0, 1, 3).flatten(2)
     found = f.linear(joined, given.out_proj_weight, given.out_proj_bias)
     if given.query.ndim == 2:
