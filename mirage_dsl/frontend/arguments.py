@@ -568,7 +568,16 @@ def spec(
             "extents, such as (16, 4096) or ('m', 4096)"
         )
     extents = tuple(e if isinstance(e, str) else index(e) for e in extents)
-    return TensorSpec(found, extents, None if strides is None else tuple(strides))
+    if strides is None:
+        return TensorSpec(found, extents)
+    steps: tuple[Any, ...] = tuple(strides)
+    if len(steps) != len(extents) or not all(
+        isinstance(step, SupportsIndex) for step in steps
+    ):
+        raise ShapeError(
+            f"strides {strides!r} of shape {shape!r}: expected an integer for each axis"
+        )
+    return TensorSpec(found, extents, tuple(map(index, steps)))
 
 
 def is_tensor_like(value: object) -> bool:
