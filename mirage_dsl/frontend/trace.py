@@ -79,12 +79,15 @@ class Trace:
         program: What it computes.
         structure: What it returned, with a `Leaf` in the place of every tensor.
         strides: Of the inputs, where the function asked for any; None where it did not.
+        memories: Numbers of what memory each output is in; None where it is that of an
+            argument, or may be.
         seconds: How long it took, which a search's budget is to hold as well.
     """
 
     program: KernelGraph
     structure: Any
     strides: tuple[tuple[int, ...] | None, ...] | None = None
+    memories: tuple[int | None, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
@@ -196,7 +199,7 @@ def _traced(
     if copied is not None:
         copied.refuse_changes(location)
     with _no_longer_in(location):
-        outputs, structure = _outputs(returned, name, recorder, location)
+        outputs, structure, memories = _outputs(returned, name, recorder, location)
     if recorder.in_the_way:
         raise TraceAgainError
     recorder.closed = True
@@ -204,7 +207,8 @@ def _traced(
         program = _settled(build_graph(name, recorder, inputs, outputs))
     except UnsupportedError as error:
         raise UnsupportedError(error.message, error.location or location) from None
-    return Trace(program, structure, strides if recorder.asked_strides else None)
+    asked = strides if recorder.asked_strides else None
+    return Trace(program, structure, asked, memories)
 
 
 def _settled(program: KernelGraph) -> KernelGraph:
@@ -529,8 +533,8 @@ def _whole_pair(_: str, leaf: Any) -> Any:
 
 def _outputs(
     returned: Any, name: str, recorder: Recorder, location: SourceLocation | None
-) -> tuple[list[Handle], Any]:
-    """The returned tensors, and the structure they came in."""
+) -> tuple[list[Handle], Any, tuple[int | None, ...]]:
+    """The returned tensors, the structure they came in, and which memory has each."""
     returned = map_leaves(returned, _whole_pair)
     leaves = leaves_of(returned)
     if returned is None or not leaves:
@@ -538,6 +542,7 @@ def _outputs(
             f"{name} returns nothing; return the tensors that it computes", location
         )
     handles: list[Handle] = []
+    memories: list[Storage | None] = []
 
     def leaf(path: str, found: Any) -> Any:
         if path and is_static(found):
@@ -549,6 +554,9 @@ def _outputs(
         found = found.resolved().as_pairs() if paired else found
         _require_tensor(found, path, name, location)
         _require_result(found, name, recorder, location)
+        memory = None if paired else found.memory
+        known = memory is not None and not (memory.argument or memory.links)
+        memories.append(memory if known else None)
         handles.append(recorder.whole(found.handle))
         number = recorder.origin.library == "numpy" and found.is_number
         return Leaf(len(handles) - 1, paired, number)
@@ -558,7 +566,8 @@ def _outputs(
         raise TraceError(
             f"{name} returns no tensor; return the tensors that it computes", location
         )
-    return handles, structure
+    numbers = {id(m): at for at, m in enumerate(memories) if m is not None}
+    return handles, structure, tuple(numbers.get(id(m)) for m in memories)
 
 
 def trace_function(
