@@ -164,11 +164,9 @@ class ModuleFunction:
         """The function on a copy of the module with other tensors, by name."""
         return _Copied(self, traced)
 
-    def run_on(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        """What it gives for another module of the same classes."""
-        if self._function is None:
-            return module(*args, **kwargs)
-        return self._function(module, *args, **kwargs)
+    def of(self, module: Any) -> Callable[..., Any]:
+        """The same of another module of the same classes."""
+        return module if self._function is None else MethodType(self._function, module)
 
 
 def _slots(module: Any) -> Iterator[Slot]:
@@ -217,7 +215,7 @@ class _Copied:
         self._copy = self._copies[id(function.module)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function.run_on(self._copy, *args, **kwargs)
+        return self._function.of(self._copy)(*args, **kwargs)
 
     def _fill(self, layer: Any, path: str) -> None:
         copy = self._copies[id(layer)]
@@ -255,8 +253,8 @@ class _Copied:
         """What an attribute, or what lies in it, is for the copy.
 
         Traced tensors stand for parameters, references for those to them, as recurrent
-        layers keep their weights, and copies for layers and in their methods.  What
-        holds none of these is itself.
+        layers keep their weights, and copies for layers and in their methods, which
+        also stand for kernels of them.  What holds none of these is itself.
 
         Args:
             item: What it is for the module.
@@ -267,6 +265,9 @@ class _Copied:
             return item if own is None else weakref.ref(own)
         if isinstance(item, MethodType) and id(item.__self__) in self._copies:
             return MethodType(item.__func__, self._copies[id(item.__self__)])
+        own = getattr(item, "__dict__", {}).get("function")
+        if isinstance(own, ModuleFunction) and id(own.module) in self._copies:
+            return own.of(self._copies[id(own.module)])
         if type(item) not in (tuple, list, dict) or id(item) in around:
             return self._copies.get(id(item), self._traced.get(id(item), item))
         held: Any = item

@@ -373,6 +373,24 @@ def test_a_copy_has_kernels_of_its_own_parts(copied: Callable[[Any], Any]) -> No
     assert kernel.function.module is not layer.inner
 
 
+class Calls(Holds):
+    """Calls the kernels of its part."""
+
+    def forward(self, x: Any) -> Any:
+        return self.whole(x) + self.method(x) * self.inner(x)
+
+
+def test_kernels_of_layers_within_a_kernel() -> None:
+    layer = nn.Sequential(Calls(), nn.Linear(16, 4))
+    other = copy.deepcopy(layer)
+    layer[1].forward = mirage.kernel(effort="none")(layer[1].forward)
+    kernel = mirage.kernel(effort="none")(layer)
+    for _ in range(2):
+        assert_like(kernel(X), other(X))
+        for one in (layer, other):
+            one[0].get_parameter("inner.weight").mul_(2)
+
+
 class Several(nn.Module):
     """Has several methods that are kernels."""
 
