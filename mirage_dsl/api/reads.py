@@ -410,8 +410,17 @@ class _Walk:
         self.look = _Look()
         self._texts: set[str] = set()
         self._calls = self._items = 0
-        self.key = self._visit(function, "", 0)
+        self.key = self._visit(function, "", 0), self._default_dtype()
         self.named |= _Named(texts=frozenset(self._texts))
+
+    def _default_dtype(self) -> object:
+        """PyTorch's, which any function that makes floats has from there."""
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            return None
+        found = torch.get_default_dtype()
+        self._compare(torch, "default dtype", torch.get_default_dtype, found)
+        return found
 
     # What there is at one place.
 
