@@ -31,7 +31,13 @@ from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
-from mirage_dsl.frontend.functions import as_tensor, formulas, is_condition, named
+from mirage_dsl.frontend.functions import (
+    as_tensor,
+    formulas,
+    is_condition,
+    is_float,
+    named,
+)
 from mirage_dsl.frontend.places import scattered
 from mirage_dsl.frontend.program import DimVars, Handle, shape_text
 from mirage_dsl.frontend.rearranging import (
@@ -907,7 +913,11 @@ class _Attention:
         Raises:
             UnsupportedError: There is such an argument; it is named.
         """
+        masks = [m for m in (self.attn_mask, self.key_padding_mask) if m is not None]
         odd = {
+            "a mask of integers": not all(
+                is_condition(m) or is_float(m) for m in masks
+            ),
             "one of bias_k and bias_v": (self.bias_k is None) != (self.bias_v is None),
             "dropout_p while training": self.training and self.dropout_p,
             "is_causal without attn_mask": self.is_causal and self.attn_mask is None,
