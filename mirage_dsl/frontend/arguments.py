@@ -886,6 +886,8 @@ class Arguments:
         hints: Annotated name per axis, of every tensor.
         tensors: What was passed for each tensor: it, or its spec.
         origin: What they are like.
+        form: How many were given by position, and the names of the others, where the
+            function may see that; those not given are then not handed on.
     """
 
     values: Mapping[str, Any]
@@ -894,11 +896,12 @@ class Arguments:
     hints: tuple[tuple[str | None, ...], ...]
     tensors: tuple[Any, ...]
     origin: Origin
+    form: tuple[int, tuple[str, ...]] | None = None
 
     @property
     def constants(self) -> object:
         """What the program depends on beside the specs of its tensors, as a key."""
-        return _frozen(dict(self.values))
+        return _frozen(dict(self.values)), self.form
 
 
 def _frozen(node: Any) -> object:
@@ -958,7 +961,13 @@ def bind_arguments(
         tuple(binder.hints),
         tuple(binder.tensors),
         origin_of(binder.tensors),
+        (len(args), tuple(kwargs)) if _sees_form(function) else None,
     )
+
+
+def _sees_form(function: Function) -> bool:
+    """Whether a call runs hooks or a wrapper, which may have another signature."""
+    return isinstance(function, ModuleFunction) or hasattr(function, "__wrapped__")
 
 
 class _Binder:

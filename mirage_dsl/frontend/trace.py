@@ -194,7 +194,7 @@ def _traced(
     if isinstance(function, ModuleFunction):
         copied = function = function.on_copy(values.pop(STATE))
     given = _contents(values)
-    returned = _call(recorder, function, values, name)
+    returned = _call(recorder, function, values, arguments.form, name)
     _refuse_changed(name, given, _contents(values), location)
     if copied is not None:
         copied.refuse_changes(location)
@@ -335,25 +335,42 @@ def _require_tensors(
         )
 
 
-def _call(
-    recorder: Recorder, function: Function, values: Mapping[str, Any], name: str
-) -> Any:
-    """Call with arguments by parameter, spreading *args and **kwargs."""
+def _spread(
+    function: Function,
+    values: Mapping[str, Any],
+    form: tuple[int, tuple[str, ...]] | None,
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments by position and by name, in the form of the call where there is one."""
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    parameters = inspect.signature(function).parameters
+    count, named = (len(parameters), tuple(parameters)) if form is None else form
+    for at, parameter in enumerate(parameters.values()):
         if parameter.name not in values:
             continue
         value = values[parameter.name]
-        match parameter.kind:
-            case parameter.VAR_POSITIONAL:
-                positional.extend(value)
-            case parameter.VAR_KEYWORD:
-                keywords.update(value)
-            case parameter.KEYWORD_ONLY:
-                keywords[parameter.name] = value
-            case _:
-                positional.append(value)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            positional.extend(value)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            keywords.update(value)
+        elif at < count and parameter.kind is not parameter.KEYWORD_ONLY:
+            positional.append(value)
+        elif parameter.name in named or any(
+            isinstance(leaf, Tensor | Complex) for leaf in leaves_of(value)
+        ):
+            keywords[parameter.name] = value
+    return positional, keywords
+
+
+def _call(
+    recorder: Recorder,
+    function: Function,
+    values: Mapping[str, Any],
+    form: tuple[int, tuple[str, ...]] | None,
+    name: str,
+) -> Any:
+    """Call with arguments by parameter, spreading *args and **kwargs."""
+    positional, keywords = _spread(function, values, form)
     try:
         with _recorded_by(recorder), caught_by_users() as caught:
             returned = function(*positional, **keywords)

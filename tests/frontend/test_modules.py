@@ -6,6 +6,7 @@ Each is compared with its own result in eager mode.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import pickle
 import threading
@@ -540,6 +541,49 @@ def test_functional_call_inside() -> None:
     expected = torch.func.functional_call(layer, weights, (X,))
     assert_like(kernel(X, weights), expected)
     assert all(isinstance(p, nn.Parameter) for p in layer.parameters())
+
+
+def filled(function: Any) -> Any:
+    """A wrapper that fills in what a call leaves out, as libraries of models do."""
+
+    @functools.wraps(function)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("scale") is None:
+            kwargs["scale"] = self.scale
+        return function(self, *args, **kwargs)
+
+    return wrapper
+
+
+class Wrapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 4)
+        self.scale = 3.0
+
+    @filled
+    def forward(self, x: Any, y: Any = None, scale: float | None = None) -> Any:
+        assert scale is not None
+        found = self.inner(x) * scale
+        return found if y is None else found + self.inner(y)
+
+
+def test_a_wrapper_sees_the_call_as_it_is() -> None:
+    layer = Wrapped()
+    layer.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {**kwargs, "y": args[0]} if args else kwargs),
+        with_kwargs=True,
+    )
+    kernel = mirage.kernel(effort="none")(layer)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((X,), {}),
+        ((), {"x": X}),
+        ((), {"x": X, "scale": 5.0}),
+        ((), {"y": X, "x": X + 1}),
+    ]
+    for args, kwargs in calls:
+        for _ in range(2):
+            assert_like(kernel(*args, **kwargs), layer(*args, **kwargs))
 
 
 class Counting(nn.Module):
