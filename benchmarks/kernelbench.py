@@ -244,7 +244,8 @@ def tried(level: int, file: Path, wanted: Wanted, known: Row | None = None) -> R
     if wanted.search and row.search is None:
         try:
             with _within(wanted.seconds):
-                row = replace(row, search=searched(program, model, inputs))
+                found = searched(program, model.to("meta"), inputs)
+                row = replace(row, search=found)
         except (Exception, TooLong) as error:
             row = replace(row, failure=_reason(error))
     if wanted.check and row.check is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -78,11 +78,11 @@ class _Attention(TorchFunctionMode):
             self._launches.inside = False
 
 
-def eager_launches(model: torch.nn.Module, inputs: Sequence[Any]) -> int:
+def eager_launches(eager: Callable[..., Any], inputs: Sequence[Any]) -> int:
     """How many kernels eager runs, at least; tensors may be without data."""
     launches = _Launches()
     with torch.no_grad(), _Attention(launches), launches:
-        model(*inputs)
+        eager(*inputs)
     return launches.count
 
 
@@ -118,11 +118,11 @@ class Searched:
 
 def searched(
     program: KernelGraph,
-    model: torch.nn.Module,
+    eager: Callable[..., Any],
     inputs: Sequence[Any],
     effort: Effort = "quick",
 ) -> Searched:
-    """Search a program that was traced from a module, with the effort's own budget."""
+    """Search what was traced of a function, with the effort's own budget."""
     began = time.monotonic()
     result = superoptimize(program, effort=effort, use_cache=False)
     seconds = time.monotonic() - began
@@ -132,7 +132,7 @@ def searched(
         result.complete,
         result.cut_short,
         len(launched(best.mugraph)),
-        eager_launches(model.to("meta"), inputs),
+        eager_launches(eager, inputs),
         len(best.mugraph.blocks),
         best.cost.microseconds,
         estimate(result.library, DEFAULT).microseconds,

@@ -43,7 +43,7 @@ from mirage_dsl.frontend.program import (
     shape_text,
     vars_of,
 )
-from mirage_dsl.frontend.recorder import Recorder
+from mirage_dsl.frontend.recorder import Recorder, integer
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.infer import block_node_type, store_type
@@ -326,8 +326,9 @@ def _counts(what: str, given: Sequence[int]) -> list[int]:
 
     Raises:
         ShapeError: They are not one to three numbers above 0.
+        TraceError: One is no integer.
     """
-    counts = [int(count) for count in given]
+    counts = [integer(count, what) for count in given]
     if not 1 <= len(counts) <= _DIRECTIONS or min(counts) < 1:
         raise ShapeError.here(
             f"{what}={tuple(given)}: expected one to three numbers of 1 or more, for "

@@ -21,8 +21,9 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from types import MethodType
 from typing import TYPE_CHECKING, Any, overload
@@ -95,6 +96,7 @@ from mirage_dsl.ir.maps import (
     parts,
     with_symbolic,
 )
+from mirage_dsl.ir.walk import seen_in
 
 if TYPE_CHECKING:
     from mirage_dsl.backends.base import Executable
@@ -485,7 +487,28 @@ class BoundKernel:
             found = executable(*prepared, out=places)
         if arrays:
             return copied(found, taken, out)
-        return self.trace.rebuild(found if taken else self.trace.alike(found, tensors))
+        if taken:
+            return self.trace.rebuild(found)
+        return self._rebuilt(self.trace.alike(found, tensors), self._copied())
+
+    def _copied(self) -> frozenset[int]:
+        """The outputs that a graph has in memory of others, and eager has not."""
+        found: set[int] = set()
+        for graph in (self.program, self.mugraph):
+            taken: dict[str, int | None] = {i.name: None for i in graph.inputs}
+            for at, memory in enumerate(self.trace.memories):
+                value = seen_in(graph, graph.returns[at].value)
+                if memory is not None and taken.setdefault(value, memory) != memory:
+                    found.add(at)
+        return frozenset(found)
+
+    def _rebuilt(self, outputs: Sequence[Any], copied: AbstractSet[int]) -> Any:
+        """The returned structure, with some outputs in memory of their own."""
+        found = [
+            t.new_empty(t.shape).copy_(t) if at in copied else t
+            for at, t in enumerate(outputs)
+        ]
+        return self.trace.rebuild(found)
 
     def _check_places(self, out: Any) -> None:
         """Refuse tensors for results in other places than results are in."""
@@ -507,6 +530,9 @@ class BoundKernel:
             executable = self._by_libraries(tensors, error, interpret=False)
             call = executable.prepared(tensors, out)
         direct, rebuild = call.guarded, self.trace.rebuild
+        copied = frozenset[int]() if out else self._copied()
+        if copied:
+            rebuild = partial(self._rebuilt, copied=copied)
         if direct is None:
             return Call(lambda *given: rebuild(call.run(*given)))
 
@@ -514,7 +540,8 @@ class BoundKernel:
             found = direct.call(*given)
             return None if found is None else rebuild(found)
 
-        ask = direct.first if self.trace.structure == Leaf(0) else guarded
+        single = self.trace.structure == Leaf(0) and not copied
+        ask = direct.first if single else guarded
 
         def run(*given: Any) -> Any:
             found = ask(*given)

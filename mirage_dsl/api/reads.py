@@ -410,8 +410,17 @@ class _Walk:
         self.look = _Look()
         self._texts: set[str] = set()
         self._calls = self._items = 0
-        self.key = self._visit(function, "", 0)
+        self.key = self._visit(function, "", 0), self._default_dtype()
         self.named |= _Named(texts=frozenset(self._texts))
+
+    def _default_dtype(self) -> object:
+        """PyTorch's, which any function that makes floats has from there."""
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            return None
+        found = torch.get_default_dtype()
+        self._compare(torch, "default dtype", torch.get_default_dtype, found)
+        return found
 
     # What there is at one place.
 
@@ -837,10 +846,15 @@ class _Walk:
         return found
 
     def _hooks(self, space: dict[str, Any], path: str, depth: int) -> list[object]:
-        """The hooks of a module of PyTorch, and whether there come others."""
+        """The hooks of a module of PyTorch, and of all, and whether others come."""
         parts: list[object] = []
-        for name in ("_forward_pre_hooks", "_forward_hooks"):
-            held: Any = space.get(name, ())
+        everywhere = vars(sys.modules.get("torch.nn.modules.module", object))
+        for holder, name in (
+            *((space, name) for name in ("_forward_pre_hooks", "_forward_hooks")),
+            (everywhere, "_global_forward_pre_hooks"),
+            (everywhere, "_global_forward_hooks"),
+        ):
+            held: Any = holder.get(name, ())
             self._compare(held, "#", held.__len__, len(held))
             if held:
                 parts.append(self._visit(held, f"{path}.{name}", depth))

@@ -164,11 +164,9 @@ class ModuleFunction:
         """The function on a copy of the module with other tensors, by name."""
         return _Copied(self, traced)
 
-    def run_on(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        """What it gives for another module of the same classes."""
-        if self._function is None:
-            return module(*args, **kwargs)
-        return self._function(module, *args, **kwargs)
+    def of(self, module: Any) -> Callable[..., Any]:
+        """The same of another module of the same classes."""
+        return module if self._function is None else MethodType(self._function, module)
 
 
 def _slots(module: Any) -> Iterator[Slot]:
@@ -217,7 +215,7 @@ class _Copied:
         self._copy = self._copies[id(function.module)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function.run_on(self._copy, *args, **kwargs)
+        return self._function.of(self._copy)(*args, **kwargs)
 
     def _fill(self, layer: Any, path: str) -> None:
         copy = self._copies[id(layer)]
@@ -255,8 +253,8 @@ class _Copied:
         """What an attribute, or what lies in it, is for the copy.
 
         Traced tensors stand for parameters, references for those to them, as recurrent
-        layers keep their weights, and copies for layers and in their methods.  What
-        holds none of these is itself.
+        layers keep their weights, and copies for layers and in their methods, which
+        also stand for kernels of them.  What holds none of these is itself.
 
         Args:
             item: What it is for the module.
@@ -267,6 +265,9 @@ class _Copied:
             return item if own is None else weakref.ref(own)
         if isinstance(item, MethodType) and id(item.__self__) in self._copies:
             return MethodType(item.__func__, self._copies[id(item.__self__)])
+        own = getattr(item, "__dict__", {}).get("function")
+        if isinstance(own, ModuleFunction) and id(own.module) in self._copies:
+            return own.of(self._copies[id(own.module)])
         if type(item) not in (tuple, list, dict) or id(item) in around:
             return self._copies.get(id(item), self._traced.get(id(item), item))
         held: Any = item
@@ -568,7 +569,16 @@ def spec(
             "extents, such as (16, 4096) or ('m', 4096)"
         )
     extents = tuple(e if isinstance(e, str) else index(e) for e in extents)
-    return TensorSpec(found, extents, None if strides is None else tuple(strides))
+    if strides is None:
+        return TensorSpec(found, extents)
+    steps: tuple[Any, ...] = tuple(strides)
+    if len(steps) != len(extents) or not all(
+        isinstance(step, SupportsIndex) for step in steps
+    ):
+        raise ShapeError(
+            f"strides {strides!r} of shape {shape!r}: expected an integer for each axis"
+        )
+    return TensorSpec(found, extents, tuple(map(index, steps)))
 
 
 def is_tensor_like(value: object) -> bool:
@@ -876,6 +886,8 @@ class Arguments:
         hints: Annotated name per axis, of every tensor.
         tensors: What was passed for each tensor: it, or its spec.
         origin: What they are like.
+        form: How many were given by position, and the names of the others, where the
+            function may see that; those not given are then not handed on.
     """
 
     values: Mapping[str, Any]
@@ -884,11 +896,12 @@ class Arguments:
     hints: tuple[tuple[str | None, ...], ...]
     tensors: tuple[Any, ...]
     origin: Origin
+    form: tuple[int, tuple[str, ...]] | None = None
 
     @property
     def constants(self) -> object:
         """What the program depends on beside the specs of its tensors, as a key."""
-        return _frozen(dict(self.values))
+        return _frozen(dict(self.values)), self.form
 
 
 def _frozen(node: Any) -> object:
@@ -948,7 +961,13 @@ def bind_arguments(
         tuple(binder.hints),
         tuple(binder.tensors),
         origin_of(binder.tensors),
+        (len(args), tuple(kwargs)) if _sees_form(function) else None,
     )
+
+
+def _sees_form(function: Function) -> bool:
+    """Whether a call runs hooks or a wrapper, which may have another signature."""
+    return isinstance(function, ModuleFunction) or hasattr(function, "__wrapped__")
 
 
 class _Binder:

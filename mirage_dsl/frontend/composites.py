@@ -466,6 +466,11 @@ def _last_axes(x: Any, normalized_shape: Any, axis: Any, what: str) -> Any:
         return axis
     if axis != -1:
         raise ShapeError.here(f"{what}: give axis or normalized_shape, not both")
+    if isinstance(normalized_shape, Tensor):
+        raise ShapeError.here(
+            f"{what}: normalized_shape is a tensor; expected the extents of the last "
+            "axes, and a weight as weight="
+        )
     given = flat_arguments((normalized_shape,))
     have = tuple(x.shape)[len(x.shape) - len(given) :]
     if len(given) > len(x.shape) or any(

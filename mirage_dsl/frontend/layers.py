@@ -31,7 +31,13 @@ from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.composites import einsum
 from mirage_dsl.frontend.constructors import CONSTRUCTORS
 from mirage_dsl.frontend.elementary import log1p, xlogy
-from mirage_dsl.frontend.functions import as_tensor, formulas, is_condition, named
+from mirage_dsl.frontend.functions import (
+    as_tensor,
+    formulas,
+    is_condition,
+    is_float,
+    named,
+)
 from mirage_dsl.frontend.places import scattered
 from mirage_dsl.frontend.program import DimVars, Handle, shape_text
 from mirage_dsl.frontend.rearranging import (
@@ -907,7 +913,11 @@ class _Attention:
         Raises:
             UnsupportedError: There is such an argument; it is named.
         """
+        masks = [m for m in (self.attn_mask, self.key_padding_mask) if m is not None]
         odd = {
+            "a mask of integers": not all(
+                is_condition(m) or is_float(m) for m in masks
+            ),
             "one of bias_k and bias_v": (self.bias_k is None) != (self.bias_v is None),
             "dropout_p while training": self.training and self.dropout_p,
             "is_causal without attn_mask": self.is_causal and self.attn_mask is None,
@@ -992,8 +1002,11 @@ def multi_head_attention_forward(*args: Any, **options: Any) -> tuple[Any, Any]:
         attended = shares @ v
         shares = shares.mean(1) if given.average_attn_weights else shares
     else:
-        mask = reduce(f.add, added) if added else None
-        attended = c.scaled_dot_product_attention(q, k, v, mask)
+        # That a mask is the causal one is believed where it is the only one, as in
+        # PyTorch: it then reaches the keys that are joined too.
+        causal = given.is_causal and given.key_padding_mask is None
+        mask = reduce(f.add, added) if added and not causal else None
+        attended = c.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
     joined = attended.permute(2, 0, 1, 3).flatten(2)
     found = f.linear(joined, given.out_proj_weight, given.out_proj_bias)
     if given.query.ndim == 2:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
@@ -441,8 +442,8 @@ OF_NESTED = ("nested_tensor_from_mask", "nested_tensor_from_mask_left_aligned")
 NO_NESTED = (
     "kernels have no nested tensors, of as many elements as a mask leaves: make an "
     "nn.TransformerEncoder that is given src_key_padding_mask with "
-    "enable_nested_tensor=False, which computes padding too, where the other one "
-    "gives 0"
+    "enable_nested_tensor=False, or set use_nested_tensor=False of the one that an "
+    "nn.Transformer has, which computes padding too, where the other one gives 0"
 )
 
 _REFUSED: Mapping[str, str] = MappingProxyType(
@@ -608,6 +609,22 @@ def _known(x: Any) -> Any:
     from mirage_dsl.frontend.known import known
 
     return known(x)
+
+
+_truth = number(
+    "the truth of a tensor", bool, "use where(condition, a, b) instead of if or and"
+)
+
+
+def _asks_for_speed(frame: FrameType) -> bool:
+    """Whether code of PyTorch asks if a mask is the causal one.
+
+    Its encoders and decoders do, to leave the mask to a faster kernel: "no" computes
+    the same with the mask.
+    """
+    module = frame.f_globals.get("__name__")
+    asking = module, frame.f_code.co_name
+    return asking == ("torch.nn.modules.transformer", "_detect_is_causal_mask")
 
 
 def refuse(what: str, advice: str) -> NoReturn:
@@ -1069,11 +1086,12 @@ class Tensor(Attributes):
     def __deepcopy__(self, _: object) -> Tensor:
         return self.clone()
 
-    __bool__ = number(
-        "the truth of a tensor",
-        bool,
-        "use where(condition, a, b) instead of if or and",
-    )
+    def __bool__(self) -> bool:
+        """Its truth, where that is known."""
+        if _known(self) is None and _asks_for_speed(sys._getframe(1)):
+            return False
+        return _truth(self)
+
     __float__ = number("a tensor as a Python number", float)
     __int__ = number("a tensor as a Python number", int)
     __complex__ = number("a tensor as a Python number", complex)

@@ -79,12 +79,15 @@ class Trace:
         program: What it computes.
         structure: What it returned, with a `Leaf` in the place of every tensor.
         strides: Of the inputs, where the function asked for any; None where it did not.
+        memories: Numbers of what memory each output is in; None where it is that of an
+            argument, or may be.
         seconds: How long it took, which a search's budget is to hold as well.
     """
 
     program: KernelGraph
     structure: Any
     strides: tuple[tuple[int, ...] | None, ...] | None = None
+    memories: tuple[int | None, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
@@ -191,12 +194,12 @@ def _traced(
     if isinstance(function, ModuleFunction):
         copied = function = function.on_copy(values.pop(STATE))
     given = _contents(values)
-    returned = _call(recorder, function, values, name)
+    returned = _call(recorder, function, values, arguments.form, name)
     _refuse_changed(name, given, _contents(values), location)
     if copied is not None:
         copied.refuse_changes(location)
     with _no_longer_in(location):
-        outputs, structure = _outputs(returned, name, recorder, location)
+        outputs, structure, memories = _outputs(returned, name, recorder, location)
     if recorder.in_the_way:
         raise TraceAgainError
     recorder.closed = True
@@ -204,7 +207,8 @@ def _traced(
         program = _settled(build_graph(name, recorder, inputs, outputs))
     except UnsupportedError as error:
         raise UnsupportedError(error.message, error.location or location) from None
-    return Trace(program, structure, strides if recorder.asked_strides else None)
+    asked = strides if recorder.asked_strides else None
+    return Trace(program, structure, asked, memories)
 
 
 def _settled(program: KernelGraph) -> KernelGraph:
@@ -331,25 +335,42 @@ def _require_tensors(
         )
 
 
-def _call(
-    recorder: Recorder, function: Function, values: Mapping[str, Any], name: str
-) -> Any:
-    """Call with arguments by parameter, spreading *args and **kwargs."""
+def _spread(
+    function: Function,
+    values: Mapping[str, Any],
+    form: tuple[int, tuple[str, ...]] | None,
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments by position and by name, in the form of the call where there is one."""
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    parameters = inspect.signature(function).parameters
+    count, named = (len(parameters), tuple(parameters)) if form is None else form
+    for at, parameter in enumerate(parameters.values()):
         if parameter.name not in values:
             continue
         value = values[parameter.name]
-        match parameter.kind:
-            case parameter.VAR_POSITIONAL:
-                positional.extend(value)
-            case parameter.VAR_KEYWORD:
-                keywords.update(value)
-            case parameter.KEYWORD_ONLY:
-                keywords[parameter.name] = value
-            case _:
-                positional.append(value)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            positional.extend(value)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            keywords.update(value)
+        elif at < count and parameter.kind is not parameter.KEYWORD_ONLY:
+            positional.append(value)
+        elif parameter.name in named or any(
+            isinstance(leaf, Tensor | Complex) for leaf in leaves_of(value)
+        ):
+            keywords[parameter.name] = value
+    return positional, keywords
+
+
+def _call(
+    recorder: Recorder,
+    function: Function,
+    values: Mapping[str, Any],
+    form: tuple[int, tuple[str, ...]] | None,
+    name: str,
+) -> Any:
+    """Call with arguments by parameter, spreading *args and **kwargs."""
+    positional, keywords = _spread(function, values, form)
     try:
         with _recorded_by(recorder), caught_by_users() as caught:
             returned = function(*positional, **keywords)
@@ -529,8 +550,8 @@ def _whole_pair(_: str, leaf: Any) -> Any:
 
 def _outputs(
     returned: Any, name: str, recorder: Recorder, location: SourceLocation | None
-) -> tuple[list[Handle], Any]:
-    """The returned tensors, and the structure they came in."""
+) -> tuple[list[Handle], Any, tuple[int | None, ...]]:
+    """The returned tensors, the structure they came in, and which memory has each."""
     returned = map_leaves(returned, _whole_pair)
     leaves = leaves_of(returned)
     if returned is None or not leaves:
@@ -538,6 +559,7 @@ def _outputs(
             f"{name} returns nothing; return the tensors that it computes", location
         )
     handles: list[Handle] = []
+    memories: list[Storage | None] = []
 
     def leaf(path: str, found: Any) -> Any:
         if path and is_static(found):
@@ -549,6 +571,9 @@ def _outputs(
         found = found.resolved().as_pairs() if paired else found
         _require_tensor(found, path, name, location)
         _require_result(found, name, recorder, location)
+        memory = None if paired else found.memory
+        known = memory is not None and not (memory.argument or memory.links)
+        memories.append(memory if known else None)
         handles.append(recorder.whole(found.handle))
         number = recorder.origin.library == "numpy" and found.is_number
         return Leaf(len(handles) - 1, paired, number)
@@ -558,7 +583,8 @@ def _outputs(
         raise TraceError(
             f"{name} returns no tensor; return the tensors that it computes", location
         )
-    return handles, structure
+    numbers = {id(m): at for at, m in enumerate(memories) if m is not None}
+    return handles, structure, tuple(numbers.get(id(m)) for m in memories)
 
 
 def trace_function(

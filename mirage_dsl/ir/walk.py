@@ -296,3 +296,11 @@ def with_returned(graph: ir.KernelGraph, names: Mapping[str, str]) -> ir.KernelG
         replace(r, value=names.get(r.value, r.value)) for r in graph.returns
     )
     return replace(graph, returns=returns)
+
+
+def seen_in(graph: ir.KernelGraph, value: str) -> str:
+    """The value that a view may lie in, which is no view; others are themselves."""
+    made = makers(graph)
+    while value in made and made[value].is_view:
+        (value,) = made[value].values
+    return value

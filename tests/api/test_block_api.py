@@ -294,6 +294,9 @@ def test_arguments_of_blocks_that_mean_nothing_are_refused() -> None:
         mirage.new_threadblock_graph((2, 1, 1), (128, 1, 1, 2))
     with pytest.raises(ShapeError, match="forloop_range"):
         mirage.new_threadblock_graph((2, 1, 1), forloop_range=0)
+    numbers: Any = 2.5
+    with pytest.raises(TraceError, match="forloop_range must be an integer"):
+        mirage.new_threadblock_graph((2, 1, 1), forloop_range=numbers)
     tb = mirage.new_threadblock_graph((2, 1, 1))
     for given in ((0, -1, -1, 1), (-2, -1, -1)):
         with pytest.raises(ShapeError, match="input_map"):

@@ -98,6 +98,16 @@ def test_the_shortest_way_survives_others(on_gpu: OnGpu) -> None:
     assert (on_gpu.sorted_out, on_gpu.direct_calls) == (3, 8)
 
 
+def test_a_copy_is_no_argument_on_any_way(on_gpu: OnGpu) -> None:
+    kernel = mirage.kernel(effort="none")(lambda x: x.clone())
+    x, out = torch.ones(4, 8), torch.zeros(4, 8)
+    for _ in range(3):
+        assert not np.shares_memory(kernel(x), x)
+        assert kernel(x, out=out) is out
+    assert torch.equal(out, x)
+    assert on_gpu.direct_calls == 4
+
+
 def test_numbers_in_tensors_are_no_constants(on_gpu: OnGpu) -> None:
     kernel = mirage.kernel(effort="none")(scaled)
     x, w = torch.ones(4, 8), torch.ones(4, 8)

@@ -300,6 +300,7 @@ def test_arguments_without_a_meaning_are_refused_by_name(
         ("'epsilon'", lambda g, x: g.layer_norm(x, (4,), epsilon=1)),
         ("normalized_shape, not both", lambda g, x: g.rms_norm(x, (4,), axis=0)),
         ("normalized_shape, not both", lambda g, x: g.layer_norm(x, (4,), axis=0)),
+        ("normalized_shape is a tensor", lambda g, x: g.rms_norm(x, x)),
     ],
 )
 def test_arguments_that_an_operator_has_not_are_refused_by_name(

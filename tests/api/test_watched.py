@@ -1312,3 +1312,15 @@ def test_other_code_of_the_function_itself() -> None:
             for _ in range(2):
                 np.testing.assert_array_equal(kernel(X), X * factor)
     assert two.__code__ is first
+
+
+def test_the_default_dtype_is_seen() -> None:
+    kernel = mirage.kernel(effort="none")(lambda x: x / 2 + torch.zeros(3))
+    x = torch.arange(3)
+    try:
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            for _ in range(2):
+                assert kernel(x).dtype == dtype
+    finally:
+        torch.set_default_dtype(torch.float32)

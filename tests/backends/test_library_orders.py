@@ -160,6 +160,29 @@ CASES = {
 }
 
 
+def test_views_of_positions_are_not_copied() -> None:
+    program = parse("""
+        mirage 1
+
+        mugraph program(
+            x: f32[m, k], w: f32[k, n]
+        ) -> f32[m, n] where m = 4, k = 8, n = 5, j = 16, v = 1 {
+          index1 = index j
+          index2 = index v
+          slice1: i64[k] = slice index1 dim(j) start(8) stop(16) to(k)
+          to_f321: f32[k] = to_f32 slice1
+          max1: i64[] = max index2 over(v)
+          to_f322: f32[] = to_f32 max1
+          mul1: f32[m, k] = mul x, to_f321
+          mul2: f32[m, k] = mul mul1, to_f322
+          matmul1: f32[m, n] = matmul mul2, w over(k)
+          return matmul1
+        }
+        """)
+    types, extents = kernel_types(program), derived_extents(program)
+    assert copied_for_products(program, types, extents) == {}
+
+
 @pytest.mark.parametrize(
     ("function", "shapes", "copies"),
     [

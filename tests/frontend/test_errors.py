@@ -362,6 +362,12 @@ def test_specs_of_no_shape(shape: Any) -> None:
         mirage.spec(shape)
 
 
+@pytest.mark.parametrize("strides", [(1,), (5.5, 1), "ab"])
+def test_specs_of_no_strides(strides: Any) -> None:
+    with pytest.raises(ShapeError, match="expected an integer for each axis"):
+        mirage.spec((4, 5), "float16", strides)
+
+
 @pytest.mark.parametrize("budget", [0, -1, math.nan])
 def test_budgets_of_no_time(budget: float) -> None:
     with pytest.raises(UnsupportedError, match="a number of seconds above 0"):

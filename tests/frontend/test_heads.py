@@ -82,3 +82,16 @@ def test_a_key_without_a_value_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="one of bias_k and bias_v"):
         mirage.kernel(function)(X, IN, OUT, BIAS)
+
+
+def test_a_mask_of_integers_is_refused() -> None:
+    def function(x: Any, w: Any, out: Any, mask: Any) -> Any:
+        return F.multi_head_attention_forward(
+            *(x, x, x, 8, 2, w, None, None, None, False, 0.0, out, None),
+            training=False,
+            attn_mask=mask,
+        )[0]
+
+    mask = torch.ones(len(X), len(X), dtype=torch.uint8)
+    with pytest.raises(UnsupportedError, match="a mask of integers"):
+        mirage.kernel(function)(X, IN, OUT, mask)

@@ -59,6 +59,11 @@ SHARED: dict[str, Callable[[Any], Any]] = {
     "views of a result": lambda x: ((x * 2).view(4, 3), x + 1),
     "a view beside it": lambda x: (lambda y: (y, y.view(4, 3)))(x * 2),
     "rows again": lambda x: (x.expand(2, 3, 4), x),
+    "a copy": lambda x: (x.clone(), x),
+    "a copy alone": lambda x: (x.clone(),),
+    "a transposed copy": lambda x: (x.T.contiguous(), x.view(4, 3).clone()),
+    "a copy by joining": lambda x: (torch.cat([x]), x.repeat(1, 1)),
+    "a copy of a result": lambda x: (lambda y: (y, y.clone(), y[:, 1:].clone()))(x * 2),
 }
 
 
@@ -76,6 +81,16 @@ def test_results_that_eager_shares(name: str, *, interpret: bool) -> None:
         assert not any(np.shares_memory(t, x) for t in found)
     elif name != "rows again":
         assert _shared(*found, x) == _shared(*expected, x)
+
+
+@pytest.mark.parametrize("effort", ["none", "quick"])
+def test_what_is_computed_is_no_argument(effort: Any) -> None:
+    """Also where a search finds that nothing is to be computed."""
+    x = torch.randn(3, 4)
+    with INTERPRET.scope(value=True):
+        found = mirage.kernel(effort=effort)(lambda x: (x * 1) + 0)(x)
+    assert torch.equal(found, x)
+    assert not np.shares_memory(found, x)
 
 
 def _shared(*tensors: torch.Tensor) -> list[bool]:

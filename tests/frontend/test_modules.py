@@ -6,6 +6,7 @@ Each is compared with its own result in eager mode.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import pickle
 import threading
@@ -17,6 +18,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.nn.utils import parametrizations, parametrize
 
 import mirage_dsl as mirage
@@ -115,6 +120,19 @@ class SelfAttention(nn.Module):
         )
 
 
+class Hinted(nn.Module):
+    """Attention that is told that its mask is the causal one."""
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(16, 4, **options)
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        return self.inner(
+            *(x, x, x), attn_mask=mask, is_causal=True, need_weights=False
+        )
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -146,6 +164,7 @@ def hooked() -> nn.Module:
 
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
 COS, SIN = torch.cos(X[0, :, :4]), torch.sin(X[0, :, :4])
+causal = nn.Transformer.generate_square_subsequent_mask
 PADDED = torch.zeros(2, 6)
 PADDED[0, 4:] = float("-inf")
 
@@ -183,6 +202,20 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], dict[str, Any
             16, 4, 32, batch_first=True, norm_first=True, activation="gelu"
         ),
         (X,),
+        {},
+    ),
+    "hint, joined key": (lambda: Hinted(add_bias_kv=True), (X, causal(2)), {}),
+    "hint, key of zeros": (lambda: Hinted(add_zero_attn=True), (X, causal(2)), {}),
+    "encoder, masked": (
+        lambda: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2
+        ),
+        (X, causal(6)),
+        {},
+    ),
+    "transformer, masked": (
+        lambda: nn.Transformer(16, 4, 1, 1, 32, batch_first=True),
+        (X, X + 1, None, causal(6)),
         {},
     ),
     "dropout in eval mode": (
@@ -341,6 +374,24 @@ def test_a_copy_has_kernels_of_its_own_parts(copied: Callable[[Any], Any]) -> No
     assert kernel.function.module is not layer.inner
 
 
+class Calls(Holds):
+    """Calls the kernels of its part."""
+
+    def forward(self, x: Any) -> Any:
+        return self.whole(x) + self.method(x) * self.inner(x)
+
+
+def test_kernels_of_layers_within_a_kernel() -> None:
+    layer = nn.Sequential(Calls(), nn.Linear(16, 4))
+    other = copy.deepcopy(layer)
+    layer[1].forward = mirage.kernel(effort="none")(layer[1].forward)
+    kernel = mirage.kernel(effort="none")(layer)
+    for _ in range(2):
+        assert_like(kernel(X), other(X))
+        for one in (layer, other):
+            one[0].get_parameter("inner.weight").mul_(2)
+
+
 class Several(nn.Module):
     """Has several methods that are kernels."""
 
@@ -465,6 +516,22 @@ def test_what_is_changed_is_seen() -> None:
     check()
 
 
+def test_hooks_of_all_modules_are_seen() -> None:
+    layer = nn.Sequential(nn.Linear(16, 4))
+    kernel = mirage.kernel(effort="none")(layer)
+    assert_like(kernel(X), layer(X))
+    for register in (
+        lambda: register_module_forward_hook(lambda *given: given[-1] + 1),
+        lambda: register_module_forward_pre_hook(lambda _, args: (args[0] * 2,)),
+    ):
+        hook = register()
+        try:
+            assert_like(kernel(X), layer(X))
+        finally:
+            hook.remove()
+        assert_like(kernel(X), layer(X))
+
+
 def test_functional_call_inside() -> None:
     layer = MLP(16, 24)
     kernel = mirage.kernel(effort="none")(
@@ -474,6 +541,49 @@ def test_functional_call_inside() -> None:
     expected = torch.func.functional_call(layer, weights, (X,))
     assert_like(kernel(X, weights), expected)
     assert all(isinstance(p, nn.Parameter) for p in layer.parameters())
+
+
+def filled(function: Any) -> Any:
+    """A wrapper that fills in what a call leaves out, as libraries of models do."""
+
+    @functools.wraps(function)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("scale") is None:
+            kwargs["scale"] = self.scale
+        return function(self, *args, **kwargs)
+
+    return wrapper
+
+
+class Wrapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 4)
+        self.scale = 3.0
+
+    @filled
+    def forward(self, x: Any, y: Any = None, scale: float | None = None) -> Any:
+        assert scale is not None
+        found = self.inner(x) * scale
+        return found if y is None else found + self.inner(y)
+
+
+def test_a_wrapper_sees_the_call_as_it_is() -> None:
+    layer = Wrapped()
+    layer.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {**kwargs, "y": args[0]} if args else kwargs),
+        with_kwargs=True,
+    )
+    kernel = mirage.kernel(effort="none")(layer)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((X,), {}),
+        ((), {"x": X}),
+        ((), {"x": X, "scale": 5.0}),
+        ((), {"y": X, "x": X + 1}),
+    ]
+    for args, kwargs in calls:
+        for _ in range(2):
+            assert_like(kernel(*args, **kwargs), layer(*args, **kwargs))
 
 
 class Counting(nn.Module):

@@ -38,6 +38,12 @@ def test_what_is_found_at_reduced_sizes_is_right(name: str) -> None:
     assert check.right, check
 
 
+def test_a_search_at_the_sizes_of_an_example() -> None:
+    row = tried("helion", Reference("add", torch.add, "2*f32 m", "m=4096", "m=4"))
+    assert row.search is not None, line_of(row)
+    assert row.search.launches == row.search.eager == 1
+
+
 def test_float64_is_eager_without_the_casts() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         made = x.float() @ w.to(torch.float32)

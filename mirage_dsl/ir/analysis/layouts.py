@@ -596,7 +596,7 @@ def copied_for_products(
     if not products:
         return {}
     sizes, single = known_extents(extents), single_elements(graph, extents)
-    steps = {i.name: _row_major(types[i.name].names, sizes) for i in graph.inputs}
+    steps = {i.name: _row_major(types[i.name].names, sizes) for i in graph.given}
     for node in graph.nodes:
         seen = None
         if isinstance(node, ir.Apply) and (node.is_view or node.result in single):
