@@ -161,6 +161,12 @@ def as_operand(value: object) -> Operand:
         return _number(float(value))
     kind = type(value)
     module = kind.__module__.partition(".")[0]
+    if isinstance(value, tuple) and value:
+        raise TraceError.here(
+            f"found the tuple {kind.__name__} where a tensor or a number was expected; "
+            "take one of its parts, as the values of x.max(1) are x.max(1).values or "
+            "x.amax(1)"
+        )
     if module in ("numpy", "torch"):
         raise TraceError.here(
             f"a {module} {kind.__name__} that is no argument of the function; pass it "
@@ -974,11 +980,6 @@ def _shift(name: str, summary: str) -> Callable[..., Any]:
     op = table.OPERATORS[name]
 
     def function(a: Any, b: Any) -> Any:
-        bits = 8 * a.handle.value.dtype.itemsize if isinstance(a, Tensor) else 64
-        if isinstance(b, builtins.int) and not 0 <= b < bits:
-            raise ShapeError.here(
-                f"{name} by {b} of numbers of {bits} bits; expected 0 to {bits - 1}"
-            )
         return apply(op, a, b)
 
     function.__name__ = function.__qualname__ = name
