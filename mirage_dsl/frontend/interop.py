@@ -75,7 +75,6 @@ from mirage_dsl.frontend.rearranging import (
     OF_PYTORCH,
     REARRANGING,
     SELECTIONS,
-    of_pytorchs_class,
 )
 from mirage_dsl.frontend.recorder import (
     RECORDING,
@@ -95,6 +94,7 @@ from mirage_dsl.frontend.tensor import (
     OF_NO_NUMBERS,
     RANDOM,
     Tensor,
+    of_pytorchs_class,
     refuse,
     refused,
 )

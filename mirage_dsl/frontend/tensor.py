@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -1298,84 +1298,64 @@ def refuse_bytes(index: Tensor) -> None:
 def _extreme(
     x: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What the method returns: the extremes, and half of a pair if it has an axis."""
+    """What the method returns: the extremes, and PyTorch's pair if it has an axis."""
     found = call(name, x, *args, **kwargs)
     axis = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
     library = found.recorder.origin.library
     pair = "dim" in kwargs or library == "torch"
     if not isinstance(axis, int) or (library == "numpy" and not pair):
         return found
-
-    # What it holds now; a write may come before somebody asks for the places.
-    x = x.clone()
-
-    def places() -> Tensor:
-        return call(f"arg{name}", x, *args, **kwargs)
-
-    return Extreme(found.recorder, found.handle, found, name, places, pair=pair)
+    if not pair:
+        return Extreme(found.recorder, found.handle, found, name)
+    both = Selection(found, call(f"arg{name}", x, *args, **kwargs))
+    return of_pytorchs_class(name, both, found.recorder.origin)
 
 
 # -- Extremes along an axis ------------------------------------------------------------
 
 
-class Extreme(Tensor):
-    """The extremes along an axis: a tensor, and the first half of PyTorch's pair.
+class Selection(NamedTuple):
+    """Elements, and where they were along the axis."""
 
-    Where nothing tells which library is meant, what they differ in is refused.
+    values: Any
+    indices: Any
+
+
+def of_pytorchs_class(name: str, found: tuple[Any, ...], origin: Origin) -> Any:
+    """What a function returns, as one of PyTorch's named tuples if it returns such.
+
+    Args:
+        name: Of the function, as PyTorch calls it.
+        found: What it computes, in PyTorch's order.
+        origin: Of the tensors.
+    """
+    kinds = getattr(origin.torch, "return_types", None)
+    kind = getattr(kinds, name, None)
+    return found if origin.library != "torch" or kind is None else kind(found)
+
+
+class Extreme(Tensor):
+    """The extremes along an axis where nothing tells which library is meant.
+
+    What they differ in is refused.
     """
 
     def __init__(
-        self,
-        recorder: Recorder,
-        handle: Handle,
-        of: Tensor,
-        name: str,
-        places: Callable[[], Tensor],
-        *,
-        pair: bool,
+        self, recorder: Recorder, handle: Handle, of: Tensor, name: str
     ) -> None:
         super().__init__(recorder, handle, of.memory, of.path)
-        self._name, self._places = name, places
-        # Whether PyTorch's is meant for certain.
-        self._pair = pair
-
-    @property
-    def side(self) -> str:
-        """Which of both extremes it has: the name of PyTorch's function."""
-        return self._name
-
-    @property
-    def pair(self) -> tuple[Tensor, Tensor] | None:
-        """PyTorch's pair; None where that is not meant for certain."""
-        return (self.values, self.indices) if self._pair else None
-
-    @property
-    def values(self) -> Tensor:
-        """The extremes."""
-        return self.viewed()
-
-    @property
-    def indices(self) -> Tensor:
-        """Their first positions along the axis."""
-        return self._places()
-
-    def __len__(self) -> int:
-        return 2 if self._pair else super().__len__()
+        self._name = name
 
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, int | slice):
             return super().__getitem__(index)
-        if self._pair:
-            return (self.values, self.indices)[index]
         raise TraceError.here(
             f"{self._name}(axis)[{index}] is a row in NumPy, and half of a pair in "
             f"PyTorch; write .a{self._name}(axis), and index that for a row"
         )
 
     def __iter__(self) -> Iterator[Any]:
-        if not self._pair:
-            raise TraceError.here(
-                f"{self._name}(axis) is a tensor of rows in NumPy, and a pair in "
-                f"PyTorch; write .a{self._name}(axis) and .arg{self._name}(axis)"
-            )
-        return iter((self.values, self.indices))
+        raise TraceError.here(
+            f"{self._name}(axis) is a tensor of rows in NumPy, and a pair in "
+            f"PyTorch; write .a{self._name}(axis) and .arg{self._name}(axis)"
+        )
