@@ -99,9 +99,11 @@ class NoTensor:
 
     Attributes:
         reason: Why it is refused where a tensor is needed.
+        takes_operators: Whether its own operators compute with tensors to its left.
     """
 
     reason = ""
+    takes_operators = False
 
     def refuse(self) -> NoReturn:
         """Refuse what needs the tensor.

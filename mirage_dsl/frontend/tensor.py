@@ -550,6 +550,8 @@ def logical(sign: str) -> Any:
     def calling(self: Any, *others: Any) -> Any:
         from mirage_dsl.frontend.namespace import of_bits
 
+        if any(_leaves(self, other) for other in others):
+            return NotImplemented
         return of_bits(sign, self, *others)
 
     return calling
@@ -559,11 +561,16 @@ BothWays = tuple[Callable[..., Any], Callable[..., Any]]
 """An operator of Python, and its reflected form."""
 
 
+def _leaves(x: object, other: object) -> bool:
+    """Whether an operator is left to the one on its right."""
+    return getattr(type(other), "takes_operators", False) and isinstance(x, Tensor)
+
+
 def both_ways(function: Callable[[Any, Any], Any]) -> BothWays:
     """The operator that calls a function of two operands."""
 
     def calling(self: Any, other: Any) -> Any:
-        return function(self, other)
+        return NotImplemented if _leaves(self, other) else function(self, other)
 
     def reflected(self: Any, other: Any) -> Any:
         return function(other, self)
@@ -798,7 +805,9 @@ class Tensor(Attributes):
         return call("not_equal", self, other)
 
     def _is_another_kind(self, other: object) -> bool:
-        """Whether PyTorch leaves a comparison to Python, to which both differ."""
+        """Whether a comparison is left to Python, or to what is compared with."""
+        if _leaves(self, other):
+            return True
         plain = other is None or isinstance(other, str)
         return plain and self.recorder.origin.library == "torch"
 
