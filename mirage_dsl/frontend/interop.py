@@ -60,7 +60,11 @@ from mirage_dsl.frontend.linear_algebra import (
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.numpy_functions import (
     ACCUMULATIONS,
+    CHANGING,
     OF_NUMPY_ALONE,
+    at_places,
+    put,
+    refuse_array,
     where_it_holds,
 )
 from mirage_dsl.frontend.numpy_functions import (
@@ -84,6 +88,7 @@ from mirage_dsl.frontend.recorder import (
 )
 from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.frontend.tensor import (
+    AS_STRIDED,
     LIKENESS,
     NO_NESTED,
     NO_NUMBERS,
@@ -602,6 +607,7 @@ _NUMPY: dict[str, Function] = {
 _OF_ARRAYS: Mapping[str, Function] = {
     **{name: _NUMPY[name] for name in ("argsort", "nonzero", "take")},
     "fill": _filled_in_place,
+    "put": put,
     "sort": _sorted_in_place,
 }
 """Methods that NumPy's arrays have otherwise than PyTorch's tensors."""
@@ -672,7 +678,8 @@ def call_ufunc(
     """A NumPy ufunc, or one of its methods."""
     name = str(ufunc.__name__)
     told = _plain(kwargs)
-    (out,) = told.pop("out", (None,))
+    outs = told.pop("out", (None,))
+    out = outs if outs[1:] else outs[0]
     table = _METHODS_OF_UFUNCS.get(method, {})
     if method == "__call__":
         condition, dtype = told.pop("where", None), told.pop("dtype", None)
@@ -681,6 +688,8 @@ def call_ufunc(
         found = _dispatch(_NUMPY, "np", name, inputs, told)
         if condition is not None:
             found = where_it_holds(found, condition, out)
+    elif method == "at":
+        return at_places(name, *inputs, **told)
     elif method == "outer" and name in _NUMPY:
         found = called(f"np.{name}.outer", outer_of(_NUMPY[name]), *inputs, **told)
     elif name in table:
@@ -695,6 +704,8 @@ def call_ufunc(
 def call_numpy(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A NumPy function."""
     told, name = _plain(kwargs), str(function.__name__)
+    if name in CHANGING:
+        refuse_array(f"np.{name}", next(iter((*args, *told.values()))))
     out = told.pop("out", None)
     found = _dispatch(_NUMPY, "np", name, args, told)
     return found if out is None else into(f"np.{name}", out, found, args)
@@ -819,6 +830,7 @@ _WITH_ADVICE = (
     (RANDOM, NO_RANDOM),
     (OF_ALL_TRUE, NOT_ALL_TRUE),
     (OF_NESTED, NO_NESTED),
+    (("as_strided",), AS_STRIDED),
 )
 """Functions that are refused, and what to do instead."""
 

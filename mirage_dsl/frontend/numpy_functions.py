@@ -5,12 +5,12 @@ Each is a formula of other functions, so that the search sees what it consists o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
-from mirage_dsl.core.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
 from mirage_dsl.core.types import f16, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
@@ -18,7 +18,8 @@ from mirage_dsl.frontend.arguments import Function, is_array, is_sequence
 from mirage_dsl.frontend.constructors import of_arrays
 from mirage_dsl.frontend.elementary import ELEMENTARY
 from mirage_dsl.frontend.functions import as_tensor, formulas, named
-from mirage_dsl.frontend.inplace import function_in_place, write
+from mirage_dsl.frontend.inplace import function_in_place, refuse_floats, write
+from mirage_dsl.frontend.places import PLACING
 from mirage_dsl.frontend.rearranging import OF_PYTORCH, REARRANGING, SELECTIONS
 from mirage_dsl.frontend.recorder import normal_axes, normal_axis
 from mirage_dsl.frontend.tensor import Tensor, refuse
@@ -31,6 +32,11 @@ def _floats(what: str, x: Any) -> Tensor:
     """The array, of integers and truth values as f64."""
     x = as_tensor(what, x)
     return x if f.is_float(x) else f.to(x, f64)
+
+
+def _array(x: Any) -> Any:
+    """A tensor of numbers, lists or arrays that are no arguments of the kernel."""
+    return x if isinstance(x, Tensor) else of_arrays(np.asarray(x))
 
 
 def _in_order(x: Any, axis: int | None) -> tuple[Tensor, int]:
@@ -226,7 +232,7 @@ _PARTLY: Mapping[str, Function] = {
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     """Two arrays one behind the other: as rows of elements where there is no axis."""
-    given = (arr, of_arrays(np.asarray(values)) if is_sequence(values) else values)
+    given = (arr, _array(values) if is_sequence(values) else values)
     if axis is None:
         return f.concat([f.reshape(x, -1) for x in given], 0)
     return f.concat(given, axis)
@@ -298,6 +304,23 @@ def _slope(x: Tensor, axis: int, step: float) -> Any:
 # -- In place --------------------------------------------------------------------------
 
 
+CHANGING = frozenset({"copyto", "fill_diagonal", "put", "put_along_axis", "putmask"})
+"""Functions that change their first argument."""
+
+
+def refuse_array(what: str, changed: Any) -> None:
+    """Refuse to change an array of NumPy's own, for which a tensor would stand.
+
+    Raises:
+        TraceError: It is one.
+    """
+    if not isinstance(changed, Tensor):
+        raise TraceError.here(
+            f"{what} changes an array that the function made, which is no traced one; "
+            "make it of the shape and like= an argument, as np.zeros(shape, like=x)"
+        )
+
+
 def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     changing = function_in_place("fill_diagonal_")
     assert changing is not None
@@ -318,6 +341,63 @@ def _putmask(a: Any, mask: Any, values: Any) -> None:
     if getattr(values, "ndim", 0) and values.shape != a.shape:
         refuse("np.putmask of values that are repeated", "give them a's shape")
     write("putmask", a, f.where(mask, values, a), (), like=values)
+
+
+def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+    if mode != "raise":
+        refuse(f"np.put with mode={mode!r}", "clip() or % the indices")
+    at = f.reshape(_array(ind), -1)
+    given = f.reshape(_array(v), -1)
+    if given.shape[0] == 1:
+        given = f.expand(given, *at.shape)
+    found = PLACING["put"](a, at, f.to(given, a))
+    write("np.put", a, found, (), like=v)
+
+
+def _reducing(how: str) -> Function:
+    """Rows joined with those at one index."""
+
+    def reduced(a: Any, places: Sequence[Any], v: Any) -> Any:
+        if len(places) > 1:
+            refuse("a ufunc's method at of several indices", "give one of all places")
+        (at,), behind = places, a.shape[1:]
+        rows = f.reshape(f.expand(f.to(v, a), *at.shape, *behind), -1, *behind)
+        return PLACING["index_reduce"](a, 0, f.reshape(at, -1), rows, how)
+
+    return reduced
+
+
+_AT: Mapping[str, Function] = {
+    "maximum": _reducing("amax"),
+    "minimum": _reducing("amin"),
+    "multiply": _reducing("prod"),
+    **formulas(
+        add=lambda a, places, v: PLACING["index_put"](a, places, v, accumulate=True),
+        subtract=lambda a, places, v: PLACING["index_put"](
+            a, places, -v, accumulate=True
+        ),
+    ),
+}
+"""What ufuncs make of elements that meet others at places, by their method `at`."""
+
+
+def at_places(name: str, a: Any, indices: Any, b: Any = None) -> None:
+    """The method `at` of a ufunc, which changes its array.
+
+    Raises:
+        UnsupportedError: It does not join two numbers in any order, or slices.
+    """
+    what = f"np.{name}.at"
+    refuse_array(what, a)
+    if name not in _AT:
+        refuse(what, f"use that of {', '.join(_AT)}")
+    several = cast("tuple[Any, ...]", indices if type(indices) is tuple else (indices,))
+    if not all(is_array(at) or isinstance(at, list | int) for at in several):
+        refuse(f"{what} of slices", "give an index of integers for each of the axes")
+    value = _array(b)
+    refuse_floats(what, a, value)
+    found = _AT[name](a, tuple(map(_array, several)), value)
+    write(what, a, found, (), like=b)
 
 
 # -- Of two ----------------------------------------------------------------------------
@@ -396,6 +476,7 @@ OF_NUMPY_ALONE: Mapping[str, Function] = {
     **named(median, percentile, quantile, select),
     "cumulative_sum": _cumulative_sum,
     "fill_diagonal": _fill_diagonal,
+    "put": put,
     "put_along_axis": _put_along_axis,
     "putmask": _putmask,
     "result_type": _result_type,

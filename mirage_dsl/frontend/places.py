@@ -191,6 +191,20 @@ def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> An
     return f.reshape(found, *x.shape)
 
 
+def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """The tensor with new elements at indices of all its elements, or them added."""
+    x, source = as_tensor("put", x), as_tensor("put", source)
+    index = as_tensor("put", index)
+    f.require_one_dtype("put", x, source)
+    if index.numel() != source.numel():
+        raise ShapeError.here(
+            f"put of {shape_text(source.handle)} at {shape_text(index.handle)}; "
+            "expected an element for each index"
+        )
+    row, at = f.reshape(x, -1), f.reshape(index, -1)
+    return f.reshape(index_put(row, (at,), f.reshape(source, -1), accumulate), *x.shape)
+
+
 def _place_of(x: Tensor, tensors: Sequence[tuple[int, Tensor]]) -> Tensor:
     """Where tuples of indices are in the axis that the axes make that they are of.
 
@@ -1560,7 +1574,7 @@ def _refuse_changed(before: Mapping[str, object], now: Mapping[str, object]) -> 
 
 PLACING: Mapping[str, Function] = {
     **named(index_add, index_copy, index_fill, index_put, index_reduce),
-    **named(scatter, scatter_add, scatter_reduce, masked_scatter, masked_select),
+    **named(put, scatter, scatter_add, scatter_reduce, masked_scatter, masked_select),
     **named(nonzero, one_hot, where),
     "argwhere": nonzero,
 }

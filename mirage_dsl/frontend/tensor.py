@@ -403,6 +403,10 @@ def _own_names(cls: type) -> frozenset[str]:
 
 
 ANY_STRIDES = "kernels take any strides; .contiguous() costs nothing"
+AS_STRIDED = (
+    "kernels take any strides, so what lies where is not known: use unfold() for "
+    "windows, diagonal(), expand(), or an index"
+)
 _MEMORY = "it has no memory; compute with the tensor itself"
 OF_NO_NUMBERS = (
     *("isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num"),
@@ -447,6 +451,7 @@ NO_NESTED = (
 
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
+        "as_strided": AS_STRIDED,
         "strides": ANY_STRIDES,
         "storage_offset": ANY_STRIDES,
         "data_ptr": _MEMORY,
