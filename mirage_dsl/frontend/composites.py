@@ -252,7 +252,16 @@ def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def outer(a: Any, b: Any) -> Any:
-    """The products of all pairs of elements of two vectors."""
+    """The products of all pairs of elements of two vectors.
+
+    Raises:
+        ShapeError: They are none.
+    """
+    for x in (as_tensor("outer", a), as_tensor("outer", b)):
+        if x.ndim != 1:
+            raise ShapeError.here(
+                f"outer of {shape_text(x.handle)}; expected a vector: flatten it"
+            )
     return f.expand_dims(a, 1) * f.expand_dims(b, 0)
 
 
@@ -342,7 +351,10 @@ PYTORCHS_MATRICES: Mapping[str, Function] = {
 
 NUMPYS_MATRICES: Mapping[str, Function] = {
     "meshgrid": _numpy_meshgrid,
-    **formulas(tensordot=lambda a, b, axes=2: tensordot(a, b, axes)),
+    **formulas(
+        multi_dot=lambda arrays: multi_dot(arrays),
+        tensordot=lambda a, b, axes=2: tensordot(a, b, axes),
+    ),
 }
 """By NumPy's names."""
 

@@ -1253,10 +1253,13 @@ def max(
     """
     if isinstance(axis, Tensor):
         return maximum(x, axis)
+    return amax(x, axis, keepdims)
+
+
+@public
+def amax(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Maximum over axes, all of them by default."""
     return reduced(table.MAX, "max", x, axis, keepdims)
-
-
-amax = max
 
 
 @public
@@ -1268,10 +1271,13 @@ def min(
     """Minimum over axes, all of them by default."""
     if isinstance(axis, Tensor):
         return minimum(x, axis)
+    return amin(x, axis, keepdims)
+
+
+@public
+def amin(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Minimum over axes, all of them by default."""
     return reduced(table.MIN, "min", x, axis, keepdims)
-
-
-amin = min
 
 
 @public
@@ -1348,6 +1354,7 @@ def cumprod(x: Any, axis: Any = None, *, dtype: Any = None) -> Any:
 def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tensor:
     x = as_tensor(what, x)
     if not holds_integers(index):
+        as_operand(index)
         raise DTypeError.here(f"{what} takes an index of integers")
     at = normal_axis(axis, x.ndim, what)
     number = _same_index(index)
@@ -1427,6 +1434,7 @@ def gather(x: Any, axis: Any, index: Any) -> Any:
     """Elements at indices along an axis; other axes of the index may be shorter."""
     x = as_tensor("gather", x)
     if not isinstance(index, Tensor) or index.ndim != x.ndim:
+        as_operand(index)
         raise ShapeError.here(f"gather of {x!r} by {index!r}: both have as many axes")
     at = normal_axis(axis, x.ndim, "gather")
     pairs = zip(x.handle.shape, index.handle.shape, strict=True)
@@ -1446,6 +1454,7 @@ def take_along_dim(x: Any, index: Any, axis: Any) -> Any:
     """Elements at indices along an axis; other axes are equal, or 1 in the index."""
     x = as_tensor("take_along_dim", x)
     if not isinstance(index, Tensor) or index.ndim != x.ndim:
+        as_operand(index)
         raise ShapeError.here(
             f"take_along_dim of {x!r} by {index!r}: both have as many axes"
         )

@@ -70,6 +70,7 @@ from mirage_dsl.frontend.numpy_functions import (
 from mirage_dsl.frontend.numpy_functions import (
     outer as outer_of,
 )
+from mirage_dsl.frontend.numpy_series import as_array
 from mirage_dsl.frontend.operators import OF_ATEN, operator_of
 from mirage_dsl.frontend.places import PLACING
 from mirage_dsl.frontend.quantizing import QUANTIZING
@@ -498,9 +499,15 @@ def _numpy_transpose(x: Any, axes: Any = None) -> Any:
     return x.T if axes is None else f.permute(x, axes)
 
 
-def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
+def _numpy_take(x: Any, index: Any, axis: Any = None, *, mode: str = "raise") -> Any:
     if axis is None:
-        return x.ravel()[index]
+        return _numpy_take(x.ravel(), index, 0, mode=mode)
+    last = x.shape[axis] - 1
+    one = isinstance(index, int)
+    if mode == "wrap":
+        index = (index if one else as_array(index)) % (last + 1)
+    elif mode == "clip":
+        index = min(max(index, 0), last) if one else f.clamp(as_array(index), 0, last)
     return x[(*(slice(None),) * normal_axis(axis, x.ndim, "take"), index)]
 
 
@@ -546,14 +553,14 @@ def _of_arrays(function: Function) -> Function:
 
 
 def _numpy_reciprocal(x: Any) -> Any:
-    if isinstance(x, Tensor) and x.handle.value.dtype.is_integer:
+    if isinstance(x, Tensor) and not x.handle.value.dtype.is_float:
         refuse("np.reciprocal of integers, which NumPy rounds to 0,", "use 1 / x")
     return f.reciprocal(x)
 
 
 _ALIKE = (
-    "argwhere atleast_1d atleast_2d atleast_3d count_nonzero dsplit float_power hsplit "
-    "isclose vsplit"
+    "argwhere atleast_1d atleast_2d atleast_3d dsplit float_power gcd hsplit isclose "
+    "lcm real signbit vsplit"
 )
 """Functions that NumPy has as PyTorch has them, and that only PyTorch's table names."""
 
@@ -592,11 +599,10 @@ _NUMPY: dict[str, Function] = {
     "sign": numpy_sign,
     "clip": _numpy_clip,
     "concatenate": _numpy_concatenate,
+    "conjugate": _itself,
     "nonzero": _numpy_nonzero,
     **{name: _TORCH[name] for name in _ALIKE.split()},
     "where": _of_arrays(_TORCH["where"]),
-    "degrees": ELEMENTARY["rad2deg"],
-    "radians": ELEMENTARY["deg2rad"],
     **formulas(
         matrix_transpose=lambda x: x.mT,
         ndim=lambda x: x.ndim,

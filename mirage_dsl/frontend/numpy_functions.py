@@ -16,14 +16,37 @@ from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, is_array, is_sequence
 from mirage_dsl.frontend.constructors import of_arrays
-from mirage_dsl.frontend.elementary import ELEMENTARY
+from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY
 from mirage_dsl.frontend.functions import as_tensor, formulas, named
 from mirage_dsl.frontend.inplace import function_in_place, refuse_floats, write
+from mirage_dsl.frontend.numpy_series import SERIES, as_array
 from mirage_dsl.frontend.places import PLACING
 from mirage_dsl.frontend.rearranging import OF_PYTORCH, REARRANGING, SELECTIONS
 from mirage_dsl.frontend.recorder import normal_axes, normal_axis
 from mirage_dsl.frontend.tensor import Tensor, refuse
 from mirage_dsl.frontend.torch_functions import FUNCTIONS
+
+# -- Formats ---------------------------------------------------------------------------
+
+
+def _narrowly(function: Function) -> Function:
+    """A function of floats, to which NumPy makes integers as narrow ones as hold them.
+
+    It is a formula, of which each step would have a format of its own.
+    """
+
+    def computed(x: Any) -> Any:
+        return function(f.as_floats(as_tensor("a function of floats", x)))
+
+    return computed
+
+
+_NARROWLY = {
+    "exp2": _narrowly(f.exp2),
+    **dict.fromkeys(("deg2rad", "radians"), _narrowly(ELEMENTARY["deg2rad"])),
+    **dict.fromkeys(("rad2deg", "degrees"), _narrowly(ELEMENTARY["rad2deg"])),
+}
+
 
 # -- Statistics ------------------------------------------------------------------------
 
@@ -32,11 +55,6 @@ def _floats(what: str, x: Any) -> Tensor:
     """The array, of integers and truth values as f64."""
     x = as_tensor(what, x)
     return x if f.is_float(x) else f.to(x, f64)
-
-
-def _array(x: Any) -> Any:
-    """A tensor of numbers, lists or arrays that are no arguments of the kernel."""
-    return x if isinstance(x, Tensor) else of_arrays(np.asarray(x))
 
 
 def _in_order(x: Any, axis: int | None) -> tuple[Tensor, int]:
@@ -232,7 +250,7 @@ _PARTLY: Mapping[str, Function] = {
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     """Two arrays one behind the other: as rows of elements where there is no axis."""
-    given = (arr, _array(values) if is_sequence(values) else values)
+    given = (arr, as_array(values) if is_sequence(values) else values)
     if axis is None:
         return f.concat([f.reshape(x, -1) for x in given], 0)
     return f.concat(given, axis)
@@ -346,8 +364,8 @@ def _putmask(a: Any, mask: Any, values: Any) -> None:
 def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     if mode != "raise":
         refuse(f"np.put with mode={mode!r}", "clip() or % the indices")
-    at = f.reshape(_array(ind), -1)
-    given = f.reshape(_array(v), -1)
+    at = f.reshape(as_array(ind), -1)
+    given = f.reshape(as_array(v), -1)
     if given.shape[0] == 1:
         given = f.expand(given, *at.shape)
     found = PLACING["put"](a, at, f.to(given, a))
@@ -394,9 +412,9 @@ def at_places(name: str, a: Any, indices: Any, b: Any = None) -> None:
     several = cast("tuple[Any, ...]", indices if type(indices) is tuple else (indices,))
     if not all(is_array(at) or isinstance(at, list | int) for at in several):
         refuse(f"{what} of slices", "give an index of integers for each of the axes")
-    value = _array(b)
+    value = as_array(b)
     refuse_floats(what, a, value)
-    found = _AT[name](a, tuple(map(_array, several)), value)
+    found = _AT[name](a, tuple(map(as_array, several)), value)
     write(what, a, found, (), like=b)
 
 
@@ -410,7 +428,28 @@ def _vdot(a: Any, b: Any) -> Any:
 def _vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     if f.is_condition(x1) and f.is_condition(x2):
         refuse("np.vecdot of truth values", "use & and any")
-    return f.sum(x1 * x2, axis)
+    found = x1 * x2
+    return f.sum(found, axis, dtype=None if f.is_float(found) else found.dtype)
+
+
+def choose(a: Any, choices: Any) -> Any:
+    """Of so many arrays the element of the one that an index tells, at each place."""
+    shape = np.broadcast_shapes(*(np.shape(x) for x in (a, *choices)))
+    wanted = _result_type(*choices)
+    rows = [f.expand(f.to(as_array(x), wanted), *shape) for x in choices]
+    rows, place = f.stack(rows, 0), f.expand(a, *shape)[None]
+    return f.take_along_dim(rows, f.none_below_zero(place, rows, 0), 0)[0]
+
+
+def _root(x: Any) -> Any:
+    return ELEMENTARY["copysign"](f.pow(f.abs(x), 1 / 3), x)
+
+
+def _parts(x: Any) -> tuple[Any, Any]:
+    """What is behind the point, and what before it."""
+    whole = ELEMENTARY["trunc"](x)
+    rest = f.where(f.equal(whole, x), 0, x - whole)
+    return ELEMENTARY["copysign"](rest, x), whole
 
 
 def _result_type(*given: Any) -> Any:
@@ -471,9 +510,11 @@ def where_it_holds(found: Any, condition: Any, out: Any) -> Any:
 
 
 OF_NUMPY_ALONE: Mapping[str, Function] = {
+    **_NARROWLY,
     **_PARTLY,
-    **named(append, array_split, average, corrcoef, cov, delete, diff, gradient),
-    **named(median, percentile, quantile, select),
+    **SERIES,
+    **named(append, array_split, average, corrcoef, choose, cov, delete, diff),
+    **named(gradient, median, percentile, quantile, select),
     "cumulative_sum": _cumulative_sum,
     "fill_diagonal": _fill_diagonal,
     "put": put,
@@ -484,6 +525,20 @@ OF_NUMPY_ALONE: Mapping[str, Function] = {
     "vecdot": _vecdot,
     **formulas(
         astype=lambda x, dtype, copy=True: f.astype(x, dtype, copy=copy),
+        cbrt=lambda x: _root(f.as_floats(x)),
+        count_nonzero=lambda a, axis=None, keepdims=False: f.sum(
+            f.not_equal(a, 0), axis, keepdims
+        ),
+        fabs=lambda x: f.abs(f.as_floats(x)),
+        flatnonzero=lambda a: PLACING["nonzero"](f.reshape(a, -1), as_tuple=True)[0],
+        isin=lambda element, test_elements, invert=False: FUNCTIONS["isin"](
+            element, as_array(test_elements), invert=invert
+        ),
+        ldexp=lambda x1, x2: PYTORCH_ONLY["ldexp"](f.as_floats(x1), as_array(x2)),
+        outer=lambda a, b: c.outer(
+            f.reshape(as_array(a), -1), f.reshape(as_array(b), -1)
+        ),
+        modf=lambda x: _parts(f.as_floats(x)),
         cross=lambda a, b, axis=-1: c.cross(a, b, axis),
         divmod=lambda x, y: (
             ELEMENTARY["floor_divide"](x, y),
@@ -492,6 +547,7 @@ OF_NUMPY_ALONE: Mapping[str, Function] = {
         ptp=lambda a, axis=None, keepdims=False: (
             f.max(a, axis, keepdims) - f.min(a, axis, keepdims)
         ),
+        sinc=lambda x: ELEMENTARY["sinc"](_floats("sinc", x)),
         size=lambda a, axis=None: a.size if axis is None else a.shape[axis],
         unstack=lambda x, axis=0: tuple(f.unbind(x, axis)),
         vector_norm=lambda x, axis=None, keepdims=False, ord=2: c.vector_norm(

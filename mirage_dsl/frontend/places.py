@@ -583,6 +583,7 @@ def scattered(source: Any, index: Any, size: int) -> Tensor:
 def _target(what: str, x: Any, dim: Any, index: Any) -> tuple[Tensor, int]:
     x = as_tensor(what, x)
     if not isinstance(index, Tensor) or not index.handle.value.dtype.is_integer:
+        f.as_operand(index)
         raise DTypeError.here(f"{what} takes an index of integers")
     at = normal_axis(dim, x.ndim, what)
     return x, at

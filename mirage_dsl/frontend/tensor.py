@@ -1127,6 +1127,12 @@ class Tensor(Attributes):
             refuse_value("a loop over a tensor without axes", "use the tensor itself")
         return (self[i] for i in range(len(self)))
 
+    def __reversed__(self) -> Any:
+        """The rows from the last one, which are a tensor in PyTorch."""
+        if self._origin.library == "numpy":
+            return iter([*self][::-1])
+        return self.flip(0) if self.ndim else self
+
     def __contains__(self, item: object) -> bool:
         refuse_value("`in` of a tensor", "compare with == and reduce with max")
 
