@@ -710,6 +710,8 @@ def call_ufunc(
 def call_numpy(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A NumPy function."""
     told, name = _plain(kwargs), str(function.__name__)
+    if function.__module__ == "numpy.linalg" and f"linalg_{name}" in _NUMPY:
+        name = f"linalg_{name}"
     if name in CHANGING:
         refuse_array(f"np.{name}", next(iter((*args, *told.values()))))
     out = told.pop("out", None)

@@ -154,6 +154,15 @@ OF_FLOATS: dict[str, Function] = {
         np.einsum("ij,kj->ik", x, x, optimize=True),
         np.linalg.vector_norm(x, axis=1),
     ),
+    "diagonals": lambda x: (
+        np.linalg.diagonal(x.reshape(4, 2, 3), offset=1),
+        np.diagonal(x.reshape(4, 2, 3)),
+        np.linalg.trace(x.reshape(4, 2, 3)),
+        np.trace(x.reshape(4, 2, 3), 1, 1, 2),
+        np.trace(x, -1, dtype=np.float64),
+        np.linalg.outer(x[0], x[1]),
+        np.linalg.multi_dot([x, x.T, x]),
+    ),
     "spread": lambda x: (
         np.cov(x),
         np.cov(x, rowvar=False, bias=True),
@@ -263,6 +272,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
         "at most 64 numbers are constants",
     ),
     "u64": (lambda x: x.astype("u8"), "cannot convert to u8"),
+    "vectors": (lambda x: np.linalg.outer(x, x), "expected a vector"),
     "integers": (lambda x: np.convolve(x[0].astype(int), [1, 2]), "astype(float)"),
     "a period": (lambda x: np.interp(x, [0, 1], [1, 2], period=3), "take the rest"),
     "reciprocals": (lambda x: np.reciprocal(x > 0), "use 1 / x"),
