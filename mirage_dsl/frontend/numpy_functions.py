@@ -441,6 +441,19 @@ def choose(a: Any, choices: Any) -> Any:
     return f.take_along_dim(rows, f.none_below_zero(place, rows, 0), 0)[0]
 
 
+def isin(
+    element: Any,
+    test_elements: Any,
+    assume_unique: bool = False,
+    invert: bool = False,
+    *,
+    kind: Any = None,
+) -> Any:
+    """Where an element is one of others."""
+    del assume_unique, kind
+    return FUNCTIONS["isin"](element, as_array(test_elements), invert=invert)
+
+
 def _root(x: Any) -> Any:
     return ELEMENTARY["copysign"](f.pow(f.abs(x), 1 / 3), x)
 
@@ -514,7 +527,7 @@ OF_NUMPY_ALONE: Mapping[str, Function] = {
     **_PARTLY,
     **SERIES,
     **named(append, array_split, average, corrcoef, choose, cov, delete, diff),
-    **named(gradient, median, percentile, quantile, select),
+    **named(gradient, isin, median, percentile, quantile, select),
     "cumulative_sum": _cumulative_sum,
     "fill_diagonal": _fill_diagonal,
     "put": put,
@@ -531,9 +544,6 @@ OF_NUMPY_ALONE: Mapping[str, Function] = {
         ),
         fabs=lambda x: f.abs(f.as_floats(x)),
         flatnonzero=lambda a: PLACING["nonzero"](f.reshape(a, -1), as_tuple=True)[0],
-        isin=lambda element, test_elements, invert=False: FUNCTIONS["isin"](
-            element, as_array(test_elements), invert=invert
-        ),
         ldexp=lambda x1, x2: PYTORCH_ONLY["ldexp"](f.as_floats(x1), as_array(x2)),
         outer=lambda a, b: c.outer(
             f.reshape(as_array(a), -1), f.reshape(as_array(b), -1)

@@ -90,6 +90,8 @@ FUNCTIONS: dict[str, Function] = {
         np.digitize(x, [0.5]),
         np.isin(x, [0, 1, 2]),
         np.isin(x, x[0], invert=True),
+        np.isin(x, x[0], True),
+        np.isin(x, x[0], False, True),
     ),
     "series": lambda x: (
         np.trapezoid(x),
