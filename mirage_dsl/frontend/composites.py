@@ -72,6 +72,11 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return square.viewed(Diagonal(first, second))
 
 
+def _last_diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:  # noqa: N803
+    """That of the matrices in the last two axes."""
+    return diagonal(A, offset, dim1, dim2)
+
+
 def diagonal_scatter(
     x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Any:
@@ -123,6 +128,13 @@ def diag(x: Any, diagonal_: int = 0) -> Any:
     if x.ndim == 1:
         return diag_embed(x.clone(), diagonal_)
     return Tensor.made(x.recorder, diagonal(x, diagonal_).handle, ())
+
+
+def _numpy_trace(
+    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None
+) -> Any:
+    """The sum of a diagonal, of each matrix in two axes."""
+    return f.sum(diagonal(a, offset, axis1, axis2), -1, dtype=dtype)
 
 
 def trace(x: Any) -> Any:
@@ -252,7 +264,16 @@ def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def outer(a: Any, b: Any) -> Any:
-    """The products of all pairs of elements of two vectors."""
+    """The products of all pairs of elements of two vectors.
+
+    Raises:
+        ShapeError: They are none.
+    """
+    for x in (as_tensor("outer", a), as_tensor("outer", b)):
+        if x.ndim != 1:
+            raise ShapeError.here(
+                f"outer of {shape_text(x.handle)}; expected a vector: flatten it"
+            )
     return f.expand_dims(a, 1) * f.expand_dims(b, 0)
 
 
@@ -335,14 +356,23 @@ PYTORCHS_MATRICES: Mapping[str, Function] = {
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added(f.matmul)),
     "addr": _added(outer),
     "linalg_cross": cross,
-    "linalg_diagonal": diagonal,
+    "linalg_diagonal": _last_diagonal,
     "linalg_multi_dot": multi_dot,
 }
 """By PyTorch's names."""
 
 NUMPYS_MATRICES: Mapping[str, Function] = {
     "meshgrid": _numpy_meshgrid,
-    **formulas(tensordot=lambda a, b, axes=2: tensordot(a, b, axes)),
+    "trace": _numpy_trace,
+    **formulas(
+        linalg_diagonal=lambda x, offset=0: diagonal(x, offset, -2, -1),
+        linalg_outer=lambda x1, x2: outer(x1, x2),
+        linalg_trace=lambda x, offset=0, dtype=None: _numpy_trace(
+            x, offset, -2, -1, dtype
+        ),
+        multi_dot=lambda arrays: multi_dot(arrays),
+        tensordot=lambda a, b, axes=2: tensordot(a, b, axes),
+    ),
 }
 """By NumPy's names."""
 

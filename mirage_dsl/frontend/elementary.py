@@ -290,6 +290,8 @@ def logit(x: Any, eps: float | None = None) -> Any:
 
     PyTorch takes the latter of f32 in f32, which shows where eps is small.
     """
+    if eps is not None and eps > 0.5:
+        raise UnsupportedError.here(f"logit with eps={eps}; expected 0.5 at most")
     if eps is not None:
         single = isinstance(x, Tensor) and x.handle.value.dtype == f32
         kind = np.float32 if single else np.float64

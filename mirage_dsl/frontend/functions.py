@@ -99,9 +99,11 @@ class NoTensor:
 
     Attributes:
         reason: Why it is refused where a tensor is needed.
+        takes_operators: Whether its own operators compute with tensors to its left.
     """
 
     reason = ""
+    takes_operators = False
 
     def refuse(self) -> NoReturn:
         """Refuse what needs the tensor.
@@ -161,6 +163,12 @@ def as_operand(value: object) -> Operand:
         return _number(float(value))
     kind = type(value)
     module = kind.__module__.partition(".")[0]
+    if isinstance(value, tuple) and value:
+        raise TraceError.here(
+            f"found the tuple {kind.__name__} where a tensor or a number was expected; "
+            "take one of its parts, as the values of x.max(1) are x.max(1).values or "
+            "x.amax(1)"
+        )
     if module in ("numpy", "torch"):
         raise TraceError.here(
             f"a {module} {kind.__name__} that is no argument of the function; pass it "
@@ -974,11 +982,6 @@ def _shift(name: str, summary: str) -> Callable[..., Any]:
     op = table.OPERATORS[name]
 
     def function(a: Any, b: Any) -> Any:
-        bits = 8 * a.handle.value.dtype.itemsize if isinstance(a, Tensor) else 64
-        if isinstance(b, builtins.int) and not 0 <= b < bits:
-            raise ShapeError.here(
-                f"{name} by {b} of numbers of {bits} bits; expected 0 to {bits - 1}"
-            )
         return apply(op, a, b)
 
     function.__name__ = function.__qualname__ = name
@@ -1250,10 +1253,13 @@ def max(
     """
     if isinstance(axis, Tensor):
         return maximum(x, axis)
+    return amax(x, axis, keepdims)
+
+
+@public
+def amax(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Maximum over axes, all of them by default."""
     return reduced(table.MAX, "max", x, axis, keepdims)
-
-
-amax = max
 
 
 @public
@@ -1265,10 +1271,13 @@ def min(
     """Minimum over axes, all of them by default."""
     if isinstance(axis, Tensor):
         return minimum(x, axis)
+    return amin(x, axis, keepdims)
+
+
+@public
+def amin(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """Minimum over axes, all of them by default."""
     return reduced(table.MIN, "min", x, axis, keepdims)
-
-
-amin = min
 
 
 @public
@@ -1345,6 +1354,7 @@ def cumprod(x: Any, axis: Any = None, *, dtype: Any = None) -> Any:
 def _gathered(what: str, x: Any, axis: Any, index: Any, *, along: bool) -> Tensor:
     x = as_tensor(what, x)
     if not holds_integers(index):
+        as_operand(index)
         raise DTypeError.here(f"{what} takes an index of integers")
     at = normal_axis(axis, x.ndim, what)
     number = _same_index(index)
@@ -1424,6 +1434,7 @@ def gather(x: Any, axis: Any, index: Any) -> Any:
     """Elements at indices along an axis; other axes of the index may be shorter."""
     x = as_tensor("gather", x)
     if not isinstance(index, Tensor) or index.ndim != x.ndim:
+        as_operand(index)
         raise ShapeError.here(f"gather of {x!r} by {index!r}: both have as many axes")
     at = normal_axis(axis, x.ndim, "gather")
     pairs = zip(x.handle.shape, index.handle.shape, strict=True)
@@ -1443,6 +1454,7 @@ def take_along_dim(x: Any, index: Any, axis: Any) -> Any:
     """Elements at indices along an axis; other axes are equal, or 1 in the index."""
     x = as_tensor("take_along_dim", x)
     if not isinstance(index, Tensor) or index.ndim != x.ndim:
+        as_operand(index)
         raise ShapeError.here(
             f"take_along_dim of {x!r} by {index!r}: both have as many axes"
         )

@@ -63,7 +63,7 @@ ELEMENTWISE = frozenset(
 """Functions that read each element of their result's memory before they write it."""
 _PLACING = frozenset(
     {"index_add", "index_copy", "index_fill", "index_put", "index_reduce"}
-    | {"masked_scatter", "scatter", "scatter_add", "scatter_reduce"}
+    | {"masked_scatter", "put", "scatter", "scatter_add", "scatter_reduce"}
 )
 _OTHERS = (
     frozenset({"addbmm", "addmm", "addmv", "addr", "baddbmm", "cumprod", "cumsum"})
@@ -104,7 +104,7 @@ def augmented(name: str, target: Tensor, other: Any) -> Tensor:
     if own or target.is_number:
         return found
     what = f"{_SIGNS.get(name, name)}="
-    _refuse_floats(what, target, found)
+    refuse_floats(what, target, found)
     return write(what, target, found, (other,))
 
 
@@ -132,7 +132,7 @@ def function_in_place(name: str) -> Function | None:
     def changing(target: Any, *args: Any, **kwargs: Any) -> Tensor:
         target = as_tensor(name, target)
         found = computed(target, *args, **kwargs)
-        _refuse_floats(name, target, found)
+        refuse_floats(name, target, found)
         return write(name, target, found, (args, kwargs), fresh=base not in ELEMENTWISE)
 
     changing.__name__ = name
@@ -186,13 +186,20 @@ _WHOLE: Mapping[str, Function] = {
 """Those that do not read what they change."""
 
 
-def into(what: str, out: Any, found: Any, operands: object) -> Tensor:
-    """The tensor `out=`, after a result was written to it.
+def into(what: str, out: Any, found: Any, operands: object) -> Any:
+    """The tensor `out=`, or the tuple of several, after a result was written to it.
 
     Raises:
         TraceError: It is no traced tensor.
         ShapeError: It has another shape.
     """
+    outs, parts = (
+        cast("tuple[Any, ...]", x) if isinstance(x, tuple) else () for x in (out, found)
+    )
+    if outs and len(outs) == len(parts):
+        pairs = zip(outs, parts, strict=True)
+        written = tuple(into(what, one, part, operands) for one, part in pairs)
+        return written if type(parts) is tuple else type(parts)(written)
     if not isinstance(out, Tensor) or not isinstance(found, Tensor):
         raise TraceError.here(
             f"{what} with out={type(out).__name__}; expected one tensor that the "
@@ -204,7 +211,7 @@ def into(what: str, out: Any, found: Any, operands: object) -> Tensor:
             f"{what}: out= has the shape {shape_of(have)}, the result has "
             f"{shape_of(want)}; they must be equal"
         )
-    _refuse_floats(what, out, found)
+    refuse_floats(what, out, found)
     name = what.rpartition(".")[2]
     return write(what, out, found, operands, fresh=name not in ELEMENTWISE)
 
@@ -301,7 +308,7 @@ def _refuse_numbers(what: str, target: Tensor, value: Any) -> None:
         )
 
 
-def _refuse_floats(what: str, target: Tensor, found: Any) -> None:
+def refuse_floats(what: str, target: Tensor, found: Any) -> None:
     """Refuse what computes floats and stores them in integers: a copy converts."""
     integers = target.handle.value.dtype.is_integer
     if integers and isinstance(found, Tensor) and found.handle.value.dtype.is_float:

@@ -60,12 +60,17 @@ from mirage_dsl.frontend.linear_algebra import (
 from mirage_dsl.frontend.namespace import LOGICAL, function_named
 from mirage_dsl.frontend.numpy_functions import (
     ACCUMULATIONS,
+    CHANGING,
     OF_NUMPY_ALONE,
+    at_places,
+    put,
+    refuse_array,
     where_it_holds,
 )
 from mirage_dsl.frontend.numpy_functions import (
     outer as outer_of,
 )
+from mirage_dsl.frontend.numpy_series import as_array
 from mirage_dsl.frontend.operators import OF_ATEN, operator_of
 from mirage_dsl.frontend.places import PLACING
 from mirage_dsl.frontend.quantizing import QUANTIZING
@@ -75,7 +80,6 @@ from mirage_dsl.frontend.rearranging import (
     OF_PYTORCH,
     REARRANGING,
     SELECTIONS,
-    of_pytorchs_class,
 )
 from mirage_dsl.frontend.recorder import (
     RECORDING,
@@ -85,6 +89,7 @@ from mirage_dsl.frontend.recorder import (
 )
 from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.frontend.tensor import (
+    AS_STRIDED,
     LIKENESS,
     NO_NESTED,
     NO_NUMBERS,
@@ -95,6 +100,7 @@ from mirage_dsl.frontend.tensor import (
     OF_NO_NUMBERS,
     RANDOM,
     Tensor,
+    of_pytorchs_class,
     refuse,
     refused,
 )
@@ -493,9 +499,15 @@ def _numpy_transpose(x: Any, axes: Any = None) -> Any:
     return x.T if axes is None else f.permute(x, axes)
 
 
-def _numpy_take(x: Any, index: Any, axis: Any = None) -> Any:
+def _numpy_take(x: Any, index: Any, axis: Any = None, *, mode: str = "raise") -> Any:
     if axis is None:
-        return x.ravel()[index]
+        return _numpy_take(x.ravel(), index, 0, mode=mode)
+    last = x.shape[axis] - 1
+    one = isinstance(index, int)
+    if mode == "wrap":
+        index = (index if one else as_array(index)) % (last + 1)
+    elif mode == "clip":
+        index = min(max(index, 0), last) if one else f.clamp(as_array(index), 0, last)
     return x[(*(slice(None),) * normal_axis(axis, x.ndim, "take"), index)]
 
 
@@ -541,14 +553,14 @@ def _of_arrays(function: Function) -> Function:
 
 
 def _numpy_reciprocal(x: Any) -> Any:
-    if isinstance(x, Tensor) and x.handle.value.dtype.is_integer:
+    if isinstance(x, Tensor) and not x.handle.value.dtype.is_float:
         refuse("np.reciprocal of integers, which NumPy rounds to 0,", "use 1 / x")
     return f.reciprocal(x)
 
 
 _ALIKE = (
-    "argwhere atleast_1d atleast_2d atleast_3d count_nonzero dsplit float_power hsplit "
-    "isclose vsplit"
+    "argwhere atleast_1d atleast_2d atleast_3d dsplit float_power gcd hsplit isclose "
+    "lcm real signbit vsplit"
 )
 """Functions that NumPy has as PyTorch has them, and that only PyTorch's table names."""
 
@@ -587,11 +599,10 @@ _NUMPY: dict[str, Function] = {
     "sign": numpy_sign,
     "clip": _numpy_clip,
     "concatenate": _numpy_concatenate,
+    "conjugate": _itself,
     "nonzero": _numpy_nonzero,
     **{name: _TORCH[name] for name in _ALIKE.split()},
     "where": _of_arrays(_TORCH["where"]),
-    "degrees": ELEMENTARY["rad2deg"],
-    "radians": ELEMENTARY["deg2rad"],
     **formulas(
         matrix_transpose=lambda x: x.mT,
         ndim=lambda x: x.ndim,
@@ -602,6 +613,7 @@ _NUMPY: dict[str, Function] = {
 _OF_ARRAYS: Mapping[str, Function] = {
     **{name: _NUMPY[name] for name in ("argsort", "nonzero", "take")},
     "fill": _filled_in_place,
+    "put": put,
     "sort": _sorted_in_place,
 }
 """Methods that NumPy's arrays have otherwise than PyTorch's tensors."""
@@ -672,7 +684,8 @@ def call_ufunc(
     """A NumPy ufunc, or one of its methods."""
     name = str(ufunc.__name__)
     told = _plain(kwargs)
-    (out,) = told.pop("out", (None,))
+    outs = told.pop("out", (None,))
+    out = outs if outs[1:] else outs[0]
     table = _METHODS_OF_UFUNCS.get(method, {})
     if method == "__call__":
         condition, dtype = told.pop("where", None), told.pop("dtype", None)
@@ -681,6 +694,8 @@ def call_ufunc(
         found = _dispatch(_NUMPY, "np", name, inputs, told)
         if condition is not None:
             found = where_it_holds(found, condition, out)
+    elif method == "at":
+        return at_places(name, *inputs, **told)
     elif method == "outer" and name in _NUMPY:
         found = called(f"np.{name}.outer", outer_of(_NUMPY[name]), *inputs, **told)
     elif name in table:
@@ -695,6 +710,10 @@ def call_ufunc(
 def call_numpy(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A NumPy function."""
     told, name = _plain(kwargs), str(function.__name__)
+    if function.__module__ == "numpy.linalg" and f"linalg_{name}" in _NUMPY:
+        name = f"linalg_{name}"
+    if name in CHANGING:
+        refuse_array(f"np.{name}", next(iter((*args, *told.values()))))
     out = told.pop("out", None)
     found = _dispatch(_NUMPY, "np", name, args, told)
     return found if out is None else into(f"np.{name}", out, found, args)
@@ -819,6 +838,7 @@ _WITH_ADVICE = (
     (RANDOM, NO_RANDOM),
     (OF_ALL_TRUE, NOT_ALL_TRUE),
     (OF_NESTED, NO_NESTED),
+    (("as_strided",), AS_STRIDED),
 )
 """Functions that are refused, and what to do instead."""
 

@@ -86,13 +86,13 @@ def _function(operator: Callable[..., Any]) -> Callable[..., Any]:
 @public
 def _any(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """Whether any element along axes is not 0."""
-    return _as_bytes(x, functions.max(_truth(x), axis, keepdims))
+    return _as_bytes(x, functions.amax(_truth(x), axis, keepdims))
 
 
 @public
 def _all(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """Whether no element along axes is 0."""
-    return _as_bytes(x, functions.min(_truth(x), axis, keepdims))
+    return _as_bytes(x, functions.amin(_truth(x), axis, keepdims))
 
 
 def _as_bytes(x: Any, found: Any) -> Any:

@@ -5,24 +5,48 @@ Each is a formula of other functions, so that the search sees what it consists o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
-from mirage_dsl.core.errors import ShapeError, UnsupportedError
+from mirage_dsl.core.errors import ShapeError, TraceError, UnsupportedError
 from mirage_dsl.core.types import f16, f64
 from mirage_dsl.frontend import composites as c
 from mirage_dsl.frontend import functions as f
 from mirage_dsl.frontend.arguments import Function, is_array, is_sequence
 from mirage_dsl.frontend.constructors import of_arrays
-from mirage_dsl.frontend.elementary import ELEMENTARY
+from mirage_dsl.frontend.elementary import ELEMENTARY, PYTORCH_ONLY
 from mirage_dsl.frontend.functions import as_tensor, formulas, named
-from mirage_dsl.frontend.inplace import function_in_place, write
+from mirage_dsl.frontend.inplace import function_in_place, refuse_floats, write
+from mirage_dsl.frontend.numpy_series import SERIES, as_array
+from mirage_dsl.frontend.places import PLACING
 from mirage_dsl.frontend.rearranging import OF_PYTORCH, REARRANGING, SELECTIONS
 from mirage_dsl.frontend.recorder import normal_axes, normal_axis
 from mirage_dsl.frontend.tensor import Tensor, refuse
 from mirage_dsl.frontend.torch_functions import FUNCTIONS
+
+# -- Formats ---------------------------------------------------------------------------
+
+
+def _narrowly(function: Function) -> Function:
+    """A function of floats, to which NumPy makes integers as narrow ones as hold them.
+
+    It is a formula, of which each step would have a format of its own.
+    """
+
+    def computed(x: Any) -> Any:
+        return function(f.as_floats(as_tensor("a function of floats", x)))
+
+    return computed
+
+
+_NARROWLY = {
+    "exp2": _narrowly(f.exp2),
+    **dict.fromkeys(("deg2rad", "radians"), _narrowly(ELEMENTARY["deg2rad"])),
+    **dict.fromkeys(("rad2deg", "degrees"), _narrowly(ELEMENTARY["rad2deg"])),
+}
+
 
 # -- Statistics ------------------------------------------------------------------------
 
@@ -226,7 +250,7 @@ _PARTLY: Mapping[str, Function] = {
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     """Two arrays one behind the other: as rows of elements where there is no axis."""
-    given = (arr, of_arrays(np.asarray(values)) if is_sequence(values) else values)
+    given = (arr, as_array(values) if is_sequence(values) else values)
     if axis is None:
         return f.concat([f.reshape(x, -1) for x in given], 0)
     return f.concat(given, axis)
@@ -298,6 +322,23 @@ def _slope(x: Tensor, axis: int, step: float) -> Any:
 # -- In place --------------------------------------------------------------------------
 
 
+CHANGING = frozenset({"copyto", "fill_diagonal", "put", "put_along_axis", "putmask"})
+"""Functions that change their first argument."""
+
+
+def refuse_array(what: str, changed: Any) -> None:
+    """Refuse to change an array of NumPy's own, for which a tensor would stand.
+
+    Raises:
+        TraceError: It is one.
+    """
+    if not isinstance(changed, Tensor):
+        raise TraceError.here(
+            f"{what} changes an array that the function made, which is no traced one; "
+            "make it of the shape and like= an argument, as np.zeros(shape, like=x)"
+        )
+
+
 def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     changing = function_in_place("fill_diagonal_")
     assert changing is not None
@@ -320,6 +361,63 @@ def _putmask(a: Any, mask: Any, values: Any) -> None:
     write("putmask", a, f.where(mask, values, a), (), like=values)
 
 
+def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+    if mode != "raise":
+        refuse(f"np.put with mode={mode!r}", "clip() or % the indices")
+    at = f.reshape(as_array(ind), -1)
+    given = f.reshape(as_array(v), -1)
+    if given.shape[0] == 1:
+        given = f.expand(given, *at.shape)
+    found = PLACING["put"](a, at, f.to(given, a))
+    write("np.put", a, found, (), like=v)
+
+
+def _reducing(how: str) -> Function:
+    """Rows joined with those at one index."""
+
+    def reduced(a: Any, places: Sequence[Any], v: Any) -> Any:
+        if len(places) > 1:
+            refuse("a ufunc's method at of several indices", "give one of all places")
+        (at,), behind = places, a.shape[1:]
+        rows = f.reshape(f.expand(f.to(v, a), *at.shape, *behind), -1, *behind)
+        return PLACING["index_reduce"](a, 0, f.reshape(at, -1), rows, how)
+
+    return reduced
+
+
+_AT: Mapping[str, Function] = {
+    "maximum": _reducing("amax"),
+    "minimum": _reducing("amin"),
+    "multiply": _reducing("prod"),
+    **formulas(
+        add=lambda a, places, v: PLACING["index_put"](a, places, v, accumulate=True),
+        subtract=lambda a, places, v: PLACING["index_put"](
+            a, places, -v, accumulate=True
+        ),
+    ),
+}
+"""What ufuncs make of elements that meet others at places, by their method `at`."""
+
+
+def at_places(name: str, a: Any, indices: Any, b: Any = None) -> None:
+    """The method `at` of a ufunc, which changes its array.
+
+    Raises:
+        UnsupportedError: It does not join two numbers in any order, or slices.
+    """
+    what = f"np.{name}.at"
+    refuse_array(what, a)
+    if name not in _AT:
+        refuse(what, f"use that of {', '.join(_AT)}")
+    several = cast("tuple[Any, ...]", indices if type(indices) is tuple else (indices,))
+    if not all(is_array(at) or isinstance(at, list | int) for at in several):
+        refuse(f"{what} of slices", "give an index of integers for each of the axes")
+    value = as_array(b)
+    refuse_floats(what, a, value)
+    found = _AT[name](a, tuple(map(as_array, several)), value)
+    write(what, a, found, (), like=b)
+
+
 # -- Of two ----------------------------------------------------------------------------
 
 
@@ -330,7 +428,41 @@ def _vdot(a: Any, b: Any) -> Any:
 def _vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     if f.is_condition(x1) and f.is_condition(x2):
         refuse("np.vecdot of truth values", "use & and any")
-    return f.sum(x1 * x2, axis)
+    found = x1 * x2
+    return f.sum(found, axis, dtype=None if f.is_float(found) else found.dtype)
+
+
+def choose(a: Any, choices: Any) -> Any:
+    """Of so many arrays the element of the one that an index tells, at each place."""
+    shape = np.broadcast_shapes(*(np.shape(x) for x in (a, *choices)))
+    wanted = _result_type(*choices)
+    rows = [f.expand(f.to(as_array(x), wanted), *shape) for x in choices]
+    rows, place = f.stack(rows, 0), f.expand(a, *shape)[None]
+    return f.take_along_dim(rows, f.none_below_zero(place, rows, 0), 0)[0]
+
+
+def isin(
+    element: Any,
+    test_elements: Any,
+    assume_unique: bool = False,
+    invert: bool = False,
+    *,
+    kind: Any = None,
+) -> Any:
+    """Where an element is one of others."""
+    del assume_unique, kind
+    return FUNCTIONS["isin"](element, as_array(test_elements), invert=invert)
+
+
+def _root(x: Any) -> Any:
+    return ELEMENTARY["copysign"](f.pow(f.abs(x), 1 / 3), x)
+
+
+def _parts(x: Any) -> tuple[Any, Any]:
+    """What is behind the point, and what before it."""
+    whole = ELEMENTARY["trunc"](x)
+    rest = f.where(f.equal(whole, x), 0, x - whole)
+    return ELEMENTARY["copysign"](rest, x), whole
 
 
 def _result_type(*given: Any) -> Any:
@@ -391,11 +523,14 @@ def where_it_holds(found: Any, condition: Any, out: Any) -> Any:
 
 
 OF_NUMPY_ALONE: Mapping[str, Function] = {
+    **_NARROWLY,
     **_PARTLY,
-    **named(append, array_split, average, corrcoef, cov, delete, diff, gradient),
-    **named(median, percentile, quantile, select),
+    **SERIES,
+    **named(append, array_split, average, corrcoef, choose, cov, delete, diff),
+    **named(gradient, isin, median, percentile, quantile, select),
     "cumulative_sum": _cumulative_sum,
     "fill_diagonal": _fill_diagonal,
+    "put": put,
     "put_along_axis": _put_along_axis,
     "putmask": _putmask,
     "result_type": _result_type,
@@ -403,6 +538,17 @@ OF_NUMPY_ALONE: Mapping[str, Function] = {
     "vecdot": _vecdot,
     **formulas(
         astype=lambda x, dtype, copy=True: f.astype(x, dtype, copy=copy),
+        cbrt=lambda x: _root(f.as_floats(x)),
+        count_nonzero=lambda a, axis=None, keepdims=False: f.sum(
+            f.not_equal(a, 0), axis, keepdims
+        ),
+        fabs=lambda x: f.abs(f.as_floats(x)),
+        flatnonzero=lambda a: PLACING["nonzero"](f.reshape(a, -1), as_tuple=True)[0],
+        ldexp=lambda x1, x2: PYTORCH_ONLY["ldexp"](f.as_floats(x1), as_array(x2)),
+        outer=lambda a, b: c.outer(
+            f.reshape(as_array(a), -1), f.reshape(as_array(b), -1)
+        ),
+        modf=lambda x: _parts(f.as_floats(x)),
         cross=lambda a, b, axis=-1: c.cross(a, b, axis),
         divmod=lambda x, y: (
             ELEMENTARY["floor_divide"](x, y),
@@ -411,6 +557,7 @@ OF_NUMPY_ALONE: Mapping[str, Function] = {
         ptp=lambda a, axis=None, keepdims=False: (
             f.max(a, axis, keepdims) - f.min(a, axis, keepdims)
         ),
+        sinc=lambda x: ELEMENTARY["sinc"](_floats("sinc", x)),
         size=lambda a, axis=None: a.size if axis is None else a.shape[axis],
         unstack=lambda x, axis=0: tuple(f.unbind(x, axis)),
         vector_norm=lambda x, axis=None, keepdims=False, ord=2: c.vector_norm(

@@ -26,12 +26,12 @@ is an error, as in a gather.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from math import prod
-from operator import eq, ge, gt, le, lt, ne
 from types import FrameType
 from typing import Any, NoReturn, cast
 
@@ -189,6 +189,20 @@ def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> An
     rows = f.reshape(source, -1, *behind)
     found = added_at(flat, 0, f.reshape(place, -1), f.to(rows, x))
     return f.reshape(found, *x.shape)
+
+
+def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """The tensor with new elements at indices of all its elements, or them added."""
+    x, source = as_tensor("put", x), as_tensor("put", source)
+    index = as_tensor("put", index)
+    f.require_one_dtype("put", x, source)
+    if index.numel() != source.numel():
+        raise ShapeError.here(
+            f"put of {shape_text(source.handle)} at {shape_text(index.handle)}; "
+            "expected an element for each index"
+        )
+    row, at = f.reshape(x, -1), f.reshape(index, -1)
+    return f.reshape(index_put(row, (at,), f.reshape(source, -1), accumulate), *x.shape)
 
 
 def _place_of(x: Tensor, tensors: Sequence[tuple[int, Tensor]]) -> Tensor:
@@ -569,6 +583,7 @@ def scattered(source: Any, index: Any, size: int) -> Tensor:
 def _target(what: str, x: Any, dim: Any, index: Any) -> tuple[Tensor, int]:
     x = as_tensor(what, x)
     if not isinstance(index, Tensor) or not index.handle.value.dtype.is_integer:
+        f.as_operand(index)
         raise DTypeError.here(f"{what} takes an index of integers")
     at = normal_axis(dim, x.ndim, what)
     return x, at
@@ -693,13 +708,24 @@ def _cut_to(source: Tensor, index: Tensor) -> Tensor:
 
 NO_ELEMENTS = (
     "the elements that a mask selects, in other code than what computes row by row and "
-    "stores with the same mask: nobody knows how many there are; use where(mask, ...)"
+    "stores with the same mask, sums or averages: nobody knows how many there are; use "
+    "where(mask, ...)"
 )
 
 
 def _operator(name: str) -> BothWays:
     """An operator of Python that computes with selected elements."""
-    return both_ways(lambda x, y: by_rows(name, (x, y), {}))
+    sign = getattr(operator, name)
+    return both_ways(lambda x, y: _of_each(sign, x, y))
+
+
+def _of_one(name: str) -> Any:
+    """An operator of Python on selected elements alone."""
+
+    def calling(x: Selected) -> Selected:
+        return _of_each(getattr(operator, name), x)
+
+    return calling
 
 
 def _in_place(name: str) -> Any:
@@ -722,6 +748,7 @@ def _in_place(name: str) -> Any:
     return changing
 
 
+@refusing
 class Selected(NoTensor):
     """`x[mask]`, or a coordinate of the places where a mask holds.
 
@@ -732,6 +759,8 @@ class Selected(NoTensor):
         rank: How many axes a row has.
         axis: Whose coordinate it is; None for other rows.
     """
+
+    takes_operators = True
 
     def __init__(
         self, whole: Any, mask: Tensor, rank: int, axis: int | None = None
@@ -834,22 +863,53 @@ class Selected(NoTensor):
 
         return method
 
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        if method != "__call__" or ufunc.signature is not None or kwargs:
+            self.refuse()
+        return _of_each(ufunc, *args)
+
+    def __array_function__(
+        self, function: Any, types: Any, args: Any, kwargs: Any
+    ) -> Any:
+        # Imported when it is needed: it is made of functions of tensors.
+        from mirage_dsl.frontend.interop import call_numpy
+
+        def computed(*args: Any, **kwargs: Any) -> Any:
+            return call_numpy(function, args, kwargs)
+
+        return by_rows(str(function.__name__), args, kwargs, computed)
+
     __add__, __radd__ = _operator("add")
     __sub__, __rsub__ = _operator("sub")
     __mul__, __rmul__ = _operator("mul")
-    __truediv__, __rtruediv__ = _operator("div")
+    __truediv__, __rtruediv__ = _operator("truediv")
+    __floordiv__, __rfloordiv__ = _operator("floordiv")
+    __mod__, __rmod__ = _operator("mod")
+    __pow__, __rpow__ = _operator("pow")
+    __and__, __rand__ = _operator("and_")
+    __or__, __ror__ = _operator("or_")
+    __xor__, __rxor__ = _operator("xor")
+    __lt__, __gt__ = _operator("lt")
+    __le__, __ge__ = _operator("le")
+    __neg__, __pos__ = _of_one("neg"), _of_one("pos")
+    __abs__, __invert__ = _of_one("abs"), _of_one("invert")
+    __hash__ = object.__hash__
 
-    def __pow__(self, other: Any) -> Any:
-        return by_rows("pow", (self, other), {})
+    def __eq__(self, other: object) -> Any:
+        return _of_each(operator.eq, self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _of_each(operator.ne, self, other)
 
     def __matmul__(self, other: Any) -> Any:
         return by_rows("matmul", (self, other), {})
 
     __iadd__, __isub__ = _in_place("add"), _in_place("sub")
     __imul__, __itruediv__ = _in_place("mul"), _in_place("div")
-
-    def __neg__(self) -> Any:
-        return by_rows("neg", (self,), {})
+    __ifloordiv__, __imod__ = _in_place("floor_divide"), _in_place("remainder")
+    __ipow__ = _in_place("pow")
 
     # Where they go.
 
@@ -904,8 +964,14 @@ class Selected(NoTensor):
 _CONVERSIONS = frozenset({"bfloat16", "clone", "contiguous", "double", "float", "half"})
 _OTHERS = frozenset({"dropout", "gelu", "silu", "to", "type_as"})
 _OF_LAST_AXES = frozenset({"layer_norm", "linear", "matmul", "rms_norm"})
+LOSSES = frozenset(
+    {"binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss"}
+    | {"l1_loss", "mse_loss", "smooth_l1_loss"}
+)
+"""Losses that are a number for each element before they are reduced."""
 _ALONG: Mapping[str, int] = {
-    **dict.fromkeys(("amax", "amin", "log_softmax", "mean", "softmax", "sum"), 1),
+    **dict.fromkeys(("amax", "amin", "glu", "log_softmax", "mean"), 1),
+    **dict.fromkeys(("softmax", "sum"), 1),
     **dict.fromkeys(("chunk", "split"), 2),
     **dict.fromkeys(("squeeze", "unsqueeze"), 1),
 }
@@ -939,12 +1005,21 @@ def by_rows(
     Raises:
         UnsupportedError: It does not compute row by row.
     """
+    # Imported when it is needed: it is made of selected elements.
+    from mirage_dsl.frontend.totals import is_total, total
+
     first = next((x for x in args if isinstance(x, Selected)), None)
-    if first is None or name not in functions_by_rows():
+    if first is not None and is_total(name, first, args, kwargs):
+        return total(name, first, args, kwargs, function)
+    if first is None or name not in functions_by_rows() | LOSSES:
         raise UnsupportedError.here(f"{name} of {NO_ELEMENTS}")
     given, named = list(args), dict(kwargs)
     if name in _ALONG:
         _count_from_the_end(name, first, given, named)
+    if (name in ("tril", "triu") and first.rank < 2) or (
+        name == "prelu" and first.mask.ndim > 1
+    ):
+        first.refuse()
     if name in _OF_LAST_AXES:
         _check_last_axes(name, first, given)
         given = [x.whole if x is first else x for x in given]
@@ -953,21 +1028,24 @@ def by_rows(
     else:
         given = [first.same(x) for x in given]
     named = {key: first.same(value) for key, value in named.items()}
-    if function is not None:
-        found = function(*given, **named)
-    else:
-        found = _by_method(name, given, named)
+    found = (function or _method(name))(*given, **named)
     if isinstance(found, tuple):
         return tuple(map(first.rows, cast("tuple[Any, ...]", found)))
     return first.rows(found)
 
 
-def _by_method(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _of_each(function: Callable[..., Any], *args: Any) -> Selected:
+    """A function of each element of rows, and of what goes with each row."""
+    first = next(x for x in args if isinstance(x, Selected))
+    return first.rows(function(*map(first.same, args)))
+
+
+def _method(name: str) -> Callable[..., Any]:
     from mirage_dsl.frontend.interop import torch_method
 
     method = vars(Tensor).get(name) or torch_method(name)
     assert method is not None
-    return method(*args, **kwargs)
+    return method
 
 
 def _count_from_the_end(
@@ -979,7 +1057,8 @@ def _count_from_the_end(
         UnsupportedError: It is that of the places, or all axes.
     """
     at, ndim = _ALONG[name], x.rank + 1 + (name == "unsqueeze")
-    axis = args[at] if len(args) > at else kwargs.get("dim", 0)
+    own, key = -1 if name == "glu" else 0, "axis" if "axis" in kwargs else "dim"
+    axis = args[at] if len(args) > at else kwargs.get(key, own)
     if args[0] is not x or not isinstance(axis, int) or not -ndim < axis < ndim:
         x.refuse()
     if not axis % ndim:
@@ -987,7 +1066,7 @@ def _count_from_the_end(
     if len(args) > at:
         args[at] = axis % ndim - ndim
     else:
-        kwargs["dim"] = axis % ndim - ndim
+        kwargs[key] = axis % ndim - ndim
 
 
 def _check_last_axes(name: str, x: Selected, args: Sequence[Any]) -> None:
@@ -1313,6 +1392,7 @@ def one_hot(x: Any, num_classes: Any = -1) -> Any:
     return f.equal(found, classes).to("int64")
 
 
+@refusing
 class Nonzero(NoTensor):
     """The matrix that `nonzero` gives: a row for each place, a column for each axis."""
 
@@ -1413,8 +1493,9 @@ def _compared(compare: Callable[[int, Any], bool]) -> Any:
     return comparing
 
 
-for _compare in (eq, ne, lt, le, gt, ge):
-    setattr(PlaceOfIteration, f"__{_compare.__name__}__", _compared(_compare))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _compare = getattr(operator, _name)
+    setattr(PlaceOfIteration, f"__{_name}__", _compared(_compare))
 
 
 class Row(PlaceOfIteration):
@@ -1494,7 +1575,7 @@ def _refuse_changed(before: Mapping[str, object], now: Mapping[str, object]) -> 
 
 PLACING: Mapping[str, Function] = {
     **named(index_add, index_copy, index_fill, index_put, index_reduce),
-    **named(scatter, scatter_add, scatter_reduce, masked_scatter, masked_select),
+    **named(put, scatter, scatter_add, scatter_reduce, masked_scatter, masked_select),
     **named(nonzero, one_hot, where),
     "argwhere": nonzero,
 }

@@ -22,12 +22,13 @@ computes stays in it, for nobody knows whether eager would have computed it.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import count
 from typing import Any, Protocol
 
@@ -838,24 +839,23 @@ class ProgramRecord:
             return True
         if self.branches.begun or len(one.axes) != len(other.axes):
             return False
-        pairs = zip(one.axes, other.axes, strict=True)
-        if any(self.dims.resolve(a) != self.dims.resolve(b) for a, b in pairs):
-            return False
-        made: dict[object, ir.Apply] = {}
+        twice = _Twice()
         for node in self.nodes:
             if isinstance(node, ir.Apply):
-                made[node.result] = node
-
-        @cache
-        def alike(one: object, other: object) -> bool:
-            first, second = made.get(one), made.get(other)
-            if one == other or first is None or second is None:
-                return one == other
-            pairs = zip(first.operands, second.operands, strict=True)
-            same = (first.op, first.attrs) == (second.op, second.attrs)
-            return same and all(alike(*pair) for pair in pairs)
-
-        return alike(one.value.name, other.value.name)
+                twice.made[node.result] = node
+        if not twice.alike(one.value.name, other.value.name):
+            return False
+        known = {
+            var: self.dims.named(twin)
+            for name, twin in twice.twins.items()
+            for var in self.dims.named(name)
+        }
+        for mine, theirs in zip(one.axes, other.axes, strict=True):
+            same = self.dims.resolve(theirs)
+            twins = tuple(v for var in same for v in known.get(var, (var,)))
+            if self.dims.resolve(mine) not in (same, twins):
+                return False
+        return True
 
     # -- What is known of positions ------------------------------------------------
     # A view of a value that is computed of positions alone is the same computation on
@@ -1006,6 +1006,37 @@ def _in_format(number: Scalar, dtype: DType) -> Scalar:
         return scalar(
             float(table.ROUNDINGS[dtype].numpy(np.float64(float(number.value))))
         )
+
+
+@dataclass
+class _Twice:
+    """What was computed twice in one way, where each of two slices has its own dim.
+
+    Attributes:
+        made: The node of each value.
+        twins: By names, the dims of the one's slices for those of the other's.
+    """
+
+    made: dict[object, ir.Apply] = field(default_factory=dict[object, ir.Apply])
+    twins: dict[str, str] = field(default_factory=dict[str, str])
+
+    def alike(self, one: object, other: object) -> bool:
+        """Whether two values, or constants, are the same but for dims of slices."""
+        first, second = self.made.get(one), self.made.get(other)
+        if one == other or first is None or second is None:
+            return one == other
+        if first.op is not second.op or len(first.operands) != len(second.operands):
+            return False
+        if not all(map(self.alike, first.operands, second.operands)):
+            return False
+        mine = {key: str(value) for key, value in first.attrs}
+        theirs = {key: self._named(value) for key, value in second.attrs}
+        if first.op is table.SLICE:
+            self.twins[theirs.pop("to")] = mine.pop("to")
+        return mine == theirs
+
+    def _named(self, names: object) -> str:
+        return re.sub(r"~\d+", lambda n: self.twins.get(n[0], n[0]), str(names))
 
 
 def _formats(operands: Sequence[Traced | Scalar]) -> list[DType | Scalar]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from mirage_dsl.core.errors import (
 )
 from mirage_dsl.core.types import Scalar, boolean, f16, f64
 from mirage_dsl.frontend import functions as f
-from mirage_dsl.frontend.arguments import Function, Origin, is_sequence
+from mirage_dsl.frontend.arguments import Function, is_sequence
 from mirage_dsl.frontend.constructors import arange
 from mirage_dsl.frontend.functions import as_operand, as_tensor, formulas, named
 from mirage_dsl.frontend.known import known
@@ -38,7 +38,7 @@ from mirage_dsl.frontend.recorder import (
     normal_axes,
     normal_axis,
 )
-from mirage_dsl.frontend.tensor import Tensor
+from mirage_dsl.frontend.tensor import Selection, Tensor
 
 # -- Rearranging -----------------------------------------------------------------------
 
@@ -609,26 +609,6 @@ OF_NUMPY: Mapping[str, Function] = {
 
 
 # -- Selecting -------------------------------------------------------------------------
-
-
-class Selection(NamedTuple):
-    """Elements, and where they were along the axis."""
-
-    values: Any
-    indices: Any
-
-
-def of_pytorchs_class(name: str, found: tuple[Any, ...], origin: Origin) -> Any:
-    """What a function returns, as one of PyTorch's named tuples if it returns such.
-
-    Args:
-        name: Of the function, as PyTorch calls it.
-        found: What it computes, in PyTorch's order.
-        origin: Of the tensors.
-    """
-    kinds = getattr(origin.torch, "return_types", None)
-    kind = getattr(kinds, name, None)
-    return found if origin.library != "torch" or kind is None else kind(found)
 
 
 def _along(

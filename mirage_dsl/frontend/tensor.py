@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -404,6 +404,10 @@ def _own_names(cls: type) -> frozenset[str]:
 
 
 ANY_STRIDES = "kernels take any strides; .contiguous() costs nothing"
+AS_STRIDED = (
+    "kernels take any strides, so what lies where is not known: use unfold() for "
+    "windows, diagonal(), expand(), or an index"
+)
 _MEMORY = "it has no memory; compute with the tensor itself"
 OF_NO_NUMBERS = (
     *("isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num"),
@@ -448,6 +452,7 @@ NO_NESTED = (
 
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
+        "as_strided": AS_STRIDED,
         "strides": ANY_STRIDES,
         "storage_offset": ANY_STRIDES,
         "data_ptr": _MEMORY,
@@ -551,6 +556,8 @@ def logical(sign: str) -> Any:
     def calling(self: Any, *others: Any) -> Any:
         from mirage_dsl.frontend.namespace import of_bits
 
+        if any(_leaves(self, other) for other in others):
+            return NotImplemented
         return of_bits(sign, self, *others)
 
     return calling
@@ -560,11 +567,16 @@ BothWays = tuple[Callable[..., Any], Callable[..., Any]]
 """An operator of Python, and its reflected form."""
 
 
+def _leaves(x: object, other: object) -> bool:
+    """Whether an operator is left to the one on its right."""
+    return getattr(type(other), "takes_operators", False) and isinstance(x, Tensor)
+
+
 def both_ways(function: Callable[[Any, Any], Any]) -> BothWays:
     """The operator that calls a function of two operands."""
 
     def calling(self: Any, other: Any) -> Any:
-        return function(self, other)
+        return NotImplemented if _leaves(self, other) else function(self, other)
 
     def reflected(self: Any, other: Any) -> Any:
         return function(other, self)
@@ -815,7 +827,9 @@ class Tensor(Attributes):
         return call("not_equal", self, other)
 
     def _is_another_kind(self, other: object) -> bool:
-        """Whether PyTorch leaves a comparison to Python, to which both differ."""
+        """Whether a comparison is left to Python, or to what is compared with."""
+        if _leaves(self, other):
+            return True
         plain = other is None or isinstance(other, str)
         return plain and self.recorder.origin.library == "torch"
 
@@ -1131,6 +1145,12 @@ class Tensor(Attributes):
             refuse_value("a loop over a tensor without axes", "use the tensor itself")
         return (self[i] for i in range(len(self)))
 
+    def __reversed__(self) -> Any:
+        """The rows from the last one, which are a tensor in PyTorch."""
+        if self._origin.library == "numpy":
+            return iter([*self][::-1])
+        return self.flip(0) if self.ndim else self
+
     def __contains__(self, item: object) -> bool:
         refuse_value("`in` of a tensor", "compare with == and reduce with max")
 
@@ -1316,84 +1336,64 @@ def refuse_bytes(index: Tensor) -> None:
 def _extreme(
     x: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What the method returns: the extremes, and half of a pair if it has an axis."""
+    """What the method returns: the extremes, and PyTorch's pair if it has an axis."""
     found = call(name, x, *args, **kwargs)
     axis = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
     library = found.recorder.origin.library
     pair = "dim" in kwargs or library == "torch"
     if not isinstance(axis, int) or (library == "numpy" and not pair):
         return found
-
-    # What it holds now; a write may come before somebody asks for the places.
-    x = x.clone()
-
-    def places() -> Tensor:
-        return call(f"arg{name}", x, *args, **kwargs)
-
-    return Extreme(found.recorder, found.handle, found, name, places, pair=pair)
+    if not pair:
+        return Extreme(found.recorder, found.handle, found, name)
+    both = Selection(found, call(f"arg{name}", x, *args, **kwargs))
+    return of_pytorchs_class(name, both, found.recorder.origin)
 
 
 # -- Extremes along an axis ------------------------------------------------------------
 
 
-class Extreme(Tensor):
-    """The extremes along an axis: a tensor, and the first half of PyTorch's pair.
+class Selection(NamedTuple):
+    """Elements, and where they were along the axis."""
 
-    Where nothing tells which library is meant, what they differ in is refused.
+    values: Any
+    indices: Any
+
+
+def of_pytorchs_class(name: str, found: tuple[Any, ...], origin: Origin) -> Any:
+    """What a function returns, as one of PyTorch's named tuples if it returns such.
+
+    Args:
+        name: Of the function, as PyTorch calls it.
+        found: What it computes, in PyTorch's order.
+        origin: Of the tensors.
+    """
+    kinds = getattr(origin.torch, "return_types", None)
+    kind = getattr(kinds, name, None)
+    return found if origin.library != "torch" or kind is None else kind(found)
+
+
+class Extreme(Tensor):
+    """The extremes along an axis where nothing tells which library is meant.
+
+    What they differ in is refused.
     """
 
     def __init__(
-        self,
-        recorder: Recorder,
-        handle: Handle,
-        of: Tensor,
-        name: str,
-        places: Callable[[], Tensor],
-        *,
-        pair: bool,
+        self, recorder: Recorder, handle: Handle, of: Tensor, name: str
     ) -> None:
         super().__init__(recorder, handle, of.memory, of.path)
-        self._name, self._places = name, places
-        # Whether PyTorch's is meant for certain.
-        self._pair = pair
-
-    @property
-    def side(self) -> str:
-        """Which of both extremes it has: the name of PyTorch's function."""
-        return self._name
-
-    @property
-    def pair(self) -> tuple[Tensor, Tensor] | None:
-        """PyTorch's pair; None where that is not meant for certain."""
-        return (self.values, self.indices) if self._pair else None
-
-    @property
-    def values(self) -> Tensor:
-        """The extremes."""
-        return self.viewed()
-
-    @property
-    def indices(self) -> Tensor:
-        """Their first positions along the axis."""
-        return self._places()
-
-    def __len__(self) -> int:
-        return 2 if self._pair else super().__len__()
+        self._name = name
 
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, int | slice):
             return super().__getitem__(index)
-        if self._pair:
-            return (self.values, self.indices)[index]
         raise TraceError.here(
             f"{self._name}(axis)[{index}] is a row in NumPy, and half of a pair in "
             f"PyTorch; write .a{self._name}(axis), and index that for a row"
         )
 
     def __iter__(self) -> Iterator[Any]:
-        if not self._pair:
-            raise TraceError.here(
-                f"{self._name}(axis) is a tensor of rows in NumPy, and a pair in "
-                f"PyTorch; write .a{self._name}(axis) and .arg{self._name}(axis)"
-            )
-        return iter((self.values, self.indices))
+        raise TraceError.here(
+            f"{self._name}(axis) is a tensor of rows in NumPy, and a pair in "
+            f"PyTorch; write .a{self._name}(axis) and .arg{self._name}(axis)"
+        )

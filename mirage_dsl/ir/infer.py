@@ -319,12 +319,23 @@ def check_numbers(op: Operator, operands: Sequence[DType | Scalar]) -> None:
             f"{op.name} takes integers of one format, found {integers[0]} and {other}; "
             f"convert one, as by to_{integers[0]}"
         )
-    for number in (o for o in taken if isinstance(o, Scalar)):
-        if not number.extents and not integers[0].holds(number.value):
+    _check_constants(op, integers[0], operands)
+
+
+def _check_constants(
+    op: Operator, dtype: DType, operands: Sequence[DType | Scalar]
+) -> None:
+    """Constants beside integers are of their format, and places among their bits."""
+    for number in (o for o in operands[op.chooses :] if isinstance(o, Scalar)):
+        if not number.extents and not dtype.holds(number.value):
             raise CheckError(
-                f"{op.name} of {integers[0]} and {number}, which that format does not "
-                "hold"
+                f"{op.name} of {dtype} and {number}, which that format does not hold"
             )
+    bits, last = 8 * dtype.itemsize, operands[-1]
+    if op.counts_bits and isinstance(last, Scalar) and not 0 <= last.value < bits:
+        raise CheckError(
+            f"{op.name} by {last} of numbers of {bits} bits; expected 0 to {bits - 1}"
+        )
 
 
 def _check_form(node: ir.Apply) -> None:

@@ -293,8 +293,11 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "places as a result": (lambda _, m: m.nonzero(), "nobody knows how many there are"),
     "rows as a result": (lambda x, m: x[m], "nobody knows how many there are"),
     "how many": (lambda x, m: x[m].shape[0] * x, "nobody knows how many"),
-    "a sum over rows": (lambda x, m: x[m].sum(0), "nobody knows how many"),
-    "a sum of all": (lambda x, m: x[m].sum(), "nobody knows how many"),
+    "the largest of rows": (lambda x, m: x[m].amax(0), "nobody knows how many"),
+    "a sum over rows, kept": (
+        lambda x, m: x[m].sum(0, keepdim=True),
+        "nobody knows how many",
+    ),
     "rows joined": (lambda x, m: torch.cat([x[m], x]), "cat of the elements"),
     "rows of two masks": (lambda x, m: x.index_add(0, m.nonzero()[:, 0], x[~m]), ""),
     "rows of a mask before a change": (of_a_later_mask, "nobody knows how many"),

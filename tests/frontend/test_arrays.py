@@ -154,13 +154,68 @@ def along(x: Any) -> Any:
     return y, z
 
 
-IN_PLACE = {"rests": with_rests, "products": turned, "neighbours": along}
+def put(x: Any) -> Any:
+    y, z, n = x.copy(), x.copy(), (10 * x).astype(int)
+    np.put(y, [0, -1, 0], [7, 8, 9])
+    y.put([[3, 4]], x[0, 0])
+    z.T.put([1], -1)
+    np.put(n, [5, 6], 2.7)
+    return y, z, n
+
+
+def at_places(x: Any) -> Any:
+    rows = (x[:, 0] > 0).astype(int)
+    y, z, n = x.copy(), x.copy(), (10 * x).astype(int)
+    np.add.at(y, rows, x)
+    np.subtract.at(y, (rows, rows + 1), x[0, :4])
+    np.maximum.at(z, [0, 0, 2], x[1:])
+    np.multiply.at(z, rows, 2)
+    np.add.at(n, [[0, 0], [3, 0]], 1)
+    return y, z, n
+
+
+def several_at_once(x: Any) -> Any:
+    whole, rest = np.empty_like(x), np.empty_like(x)
+    np.divmod(x, 0.5, out=(whole, rest))
+    return whole, rest
+
+
+IN_PLACE = {
+    "rests": with_rests,
+    "products": turned,
+    "neighbours": along,
+    "put": put,
+    "at places": at_places,
+    "several at once": several_at_once,
+}
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_operators_in_place(name: str) -> None:
     """They read all before they write, and other names of the array see it."""
     same(IN_PLACE[name], X)
+
+
+OF_NUMPYS_OWN: dict[str, Callable[[Any, Any], Any]] = {
+    "copyto": lambda own, x: np.copyto(own, x),
+    "put": lambda own, x: np.put(own, [0], x[0, :1]),
+    "putmask": lambda own, x: np.putmask(own, x > 0, 1),
+    "along an axis": lambda own, x: np.put_along_axis(own, x.argmax(1)[:, None], 1, 1),
+    "at": lambda own, x: np.add.at(own, x.argmax(1) % 4, 1),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMPYS_OWN)
+def test_arrays_of_numpys_own_are_not_written_to(name: str) -> None:
+    """A tensor stood for it and was written to, which nobody saw."""
+
+    def function(x: Any) -> Any:
+        own = np.zeros((4, 6), np.float32)
+        OF_NUMPYS_OWN[name](own, x)
+        return own + x
+
+    with pytest.raises(TraceError, match=r"changes an array .* like=x"):
+        mirage.kernel(function)(X)
 
 
 NUMBERS: dict[str, Callable[[Any], Any]] = {

@@ -20,6 +20,11 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "is_tensor": torch.is_tensor,
     "no array": lambda x: isinstance(x, np.ndarray),
     "no parameter": lambda x: isinstance(x, torch.nn.Parameter),
+    "pairs are tuples": lambda x: [
+        (isinstance(pair, tuple), isinstance(pair, torch.Tensor), type(pair).__name__)
+        for pair in (x.max(1), x.min(dim=0), torch.max(x, 1), x.max(), x.sort(1))
+        if not isinstance(pair, torch.Tensor)
+    ],
     "pairs": lambda x: (len(x.max(1)), len(x.min(dim=0)[:1]), len(x.max(1)[0])),
     "overrides": torch.overrides.is_tensor_like,
     "dtype": lambda x: x.dtype,

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.core.errors import DTypeError, ShapeError
+from mirage_dsl.core.errors import CheckError, DTypeError
 from mirage_dsl.core.types import DTYPES, INTEGERS, promote
 from mirage_dsl.ir.check import check_or_raise
 from mirage_dsl.ir.text.parser import parse
@@ -233,9 +233,25 @@ def test_a_softmax_of_integers_speaks_of_what_was_written(softmax: Function) -> 
         mirage.kernel(lambda a: softmax(a))(given("int8")[0])
 
 
-def test_shifts_out_of_a_format_are_refused() -> None:
-    with pytest.raises(ShapeError, match="8 bits; expected 0 to 7"):
-        mirage.kernel(lambda a: a << 8)(given("int8")[0])
+SHIFTS: dict[str, Function] = {
+    "a number": lambda a: a << 8,
+    "below none": lambda a: a >> -1,
+    "NumPy's number": lambda a: a << np.int64(8),
+    "a tensor": lambda a: a << torch.tensor(8),
+    "a full one": lambda a: torch.bitwise_right_shift(a, torch.full_like(a, 8)),
+}
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+def test_shifts_out_of_a_format_are_refused(name: str) -> None:
+    with pytest.raises(DTypeError, match="8 bits; expected 0 to 7"):
+        mirage.kernel(SHIFTS[name])(given("int8")[0])
+
+
+def test_shifts_out_of_a_format_are_no_texts() -> None:
+    text = str(mirage.kernel(lambda a: a << 7).trace(mirage.spec((5, 8), "int8")))
+    with pytest.raises(CheckError, match="8 bits; expected 0 to 7"):
+        parse(text.replace("a, 7", "a, 8"))
 
 
 @pytest.mark.parametrize("name", [*BOTH, *TORCH])

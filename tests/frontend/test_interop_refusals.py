@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mirage_dsl as mirage
-from mirage_dsl.core.errors import MirageError, TraceError, UnsupportedError
+from mirage_dsl.core.errors import MirageError, ShapeError, TraceError, UnsupportedError
 
 F = torch.nn.functional
 
@@ -33,6 +33,9 @@ def test_captured_arrays_are_refused() -> None:
         lambda x: tensor + x,
         lambda x: torch.cat([x, tensor]),
         lambda x: F.linear(x, tensor),
+        lambda x: x.scatter(0, tensor.long(), x),
+        lambda x: x.gather(1, tensor.long()),
+        lambda x: x.index_add(0, tensor[:, 0].long(), x),
     ):
         assert "pass it as an argument" in failure(function, TraceError)
 
@@ -144,6 +147,25 @@ def test_what_numpy_alone_has_is_named() -> None:
 ROWS = torch.arange(600)
 
 REFUSED: dict[str, tuple[type[MirageError], list[Callable[..., Any]]]] = {
+    "outer of": (ShapeError, [lambda x: torch.outer(x, x), lambda x: x[0].ger(x)]),
+    "expected 0.5 at most": (UnsupportedError, [lambda x: torch.logit(x, 1)]),
+    "a tensor as an index": (
+        TraceError,
+        [lambda x: x.amax(x.argmax()), lambda x: (x > 0).any(x.argmax())],
+    ),
+    "use unfold()": (
+        MirageError,
+        [lambda x: x.as_strided((2,), (1,)), lambda x: torch.as_strided(x, (2,), (1,))],
+    ),
+    "np.negative.at": (UnsupportedError, [lambda x: np.negative.at(x * 1, [0])]),
+    "np.add.at of slices": (
+        UnsupportedError,
+        [lambda x: np.add.at(x * 1, (slice(None), 0), 1)],
+    ),
+    "an element for each index": (
+        ShapeError,
+        [lambda x: x.put(x.argmax(0), x[0, 0]), lambda x: np.put(x * 1, [0], [1, 2])],
+    ),
     "order 3": (
         UnsupportedError,
         [lambda x: torch.linalg.norm(x, 3), lambda x: np.linalg.norm(x, 3)],

@@ -26,6 +26,7 @@ TORCH: dict[str, Function] = {
     "diagonal of two axes": lambda x, y, z: (
         z.diagonal(dim1=1, dim2=3),
         torch.diagonal(z, 1, -2, -1),
+        torch.linalg.diagonal(z, offset=1),
     ),
     "diag": lambda x, *_: (x.diag(-1), torch.diag(x[0], 1), torch.diag(x[0], -2)),
     "diag_embed": lambda x, *_: (

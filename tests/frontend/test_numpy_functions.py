@@ -80,6 +80,47 @@ FUNCTIONS: dict[str, Function] = {
         np.gradient(x, 0.5, axis=1),
         np.ptp(x, 1),
     ),
+    "sorted": lambda x: (
+        np.searchsorted(np.sort(x[0]), x, side="right"),
+        np.searchsorted([-1, 0, 1], x),
+        np.searchsorted(np.sort(x[1]), 0.5),
+        np.digitize(x[:3], np.array([-1.0, 0, 0.5])),
+        np.digitize(x[:3], np.sort(x[3]), right=True),
+        np.digitize(np.sort(x[3])[::-1], np.sort(x[3])[::-1]),
+        np.digitize(x, [0.5]),
+        np.isin(x, [0, 1, 2]),
+        np.isin(x, x[0], invert=True),
+        np.isin(x, x[0], True),
+        np.isin(x, x[0], False, True),
+    ),
+    "series": lambda x: (
+        np.trapezoid(x),
+        np.polyval([1, 2, 3.5], x),
+        np.polyval(x[0], x),
+        np.vander(x[0], 3),
+        np.ediff1d(x),
+        np.lib.stride_tricks.sliding_window_view(x, (2, 3)),
+        np.lib.stride_tricks.sliding_window_view(x, 4, axis=1).max(-1),
+    ),
+    "parts of numbers": lambda x: (
+        *np.modf(x),
+        np.fabs(x),
+        np.cbrt(x),
+        np.signbit(x),
+        np.ldexp(x, 2),
+        np.real(x),
+        np.conj(x),
+    ),
+    "taken": lambda x: (
+        np.take(x, [7, -9], mode="wrap"),
+        np.take(x, [[7, -9]], axis=1, mode="clip"),
+        np.take(x, 9, axis=0, mode="clip"),
+        np.choose(np.argmax(x, 1)[:, None] % 2, [x, x + 1]),
+        np.outer(x, x[0]),
+        np.outer(x[:, :2], [1, 2]),
+        np.count_nonzero(x, 0, keepdims=True),
+        np.exp2(x % 3),
+    ),
     "formats": lambda x: (
         x.astype("f8"),
         np.astype(x, np.float16) * np.size(x, 0),
@@ -115,6 +156,15 @@ OF_FLOATS: dict[str, Function] = {
         np.einsum("ij,kj->ik", x, x, optimize=True),
         np.linalg.vector_norm(x, axis=1),
     ),
+    "diagonals": lambda x: (
+        np.linalg.diagonal(x.reshape(4, 2, 3), offset=1),
+        np.diagonal(x.reshape(4, 2, 3)),
+        np.linalg.trace(x.reshape(4, 2, 3)),
+        np.trace(x.reshape(4, 2, 3), 1, 1, 2),
+        np.trace(x, -1, dtype=np.float64),
+        np.linalg.outer(x[0], x[1]),
+        np.linalg.multi_dot([x, x.T, x]),
+    ),
     "spread": lambda x: (
         np.cov(x),
         np.cov(x, rowvar=False, bias=True),
@@ -134,6 +184,32 @@ OF_FLOATS: dict[str, Function] = {
 }
 
 
+def between(x: Any) -> Any:
+    points, values = np.sort(x[0]), x[1]
+    at = np.concatenate([x[2], points])
+    return (
+        np.interp(at, points, values),
+        np.interp(x, points, values, left=-1, right=x[3, 3]),
+        np.interp(x, [-1, 0, 0, 1], [2, 3, 4.5, 5]),
+        np.interp(x[0, 0], points, values),
+        np.interp(x, [0.5], [2]),
+    )
+
+
+def folded(x: Any) -> Any:
+    a, b = x[0], x[1, :4]
+    modes = ("full", "same", "valid")
+    return (
+        [np.convolve(*pair, mode) for pair in ((a, b), (b, a)) for mode in modes],
+        [np.correlate(*pair, mode) for pair in ((a, b), (b, a)) for mode in modes],
+        [np.trapezoid(x, WEIGHTS, axis=1), np.trapezoid(x, [0, 1, 3, 4], axis=0)],
+        [np.convolve(a, [1, 2, 1]), np.convolve(a, np.ones(5) / 5, "same")],
+    )
+
+
+OF_FLOATS["between"], OF_FLOATS["folded"] = between, folded
+
+
 @pytest.mark.parametrize("name", OF_FLOATS)
 def test_functions_of_floats(name: str) -> None:
     alike(mirage.kernel(lambda x: OF_FLOATS[name](x))(X), OF_FLOATS[name](X))
@@ -143,6 +219,19 @@ def test_functions_of_floats(name: str) -> None:
 def test_formats_by_name_and_beside_extents(dtype: str) -> None:
     def function(x: Any) -> Any:
         return x * x.shape[0], np.size(x, 1) + x, x.astype("i8"), x.astype("i4")
+
+    x = np.arange(12).reshape(3, 4).astype(dtype)
+    alike(mirage.kernel(function)(x), function(x))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "i4"])
+def test_formulas_of_integers_have_the_format_of_a_function(dtype: str) -> None:
+    """It is one rounding in NumPy, where a formula has several steps."""
+
+    def function(x: Any) -> Any:
+        found = [np.exp2(x), np.degrees(x), np.radians(x), np.deg2rad(x)]
+        found += [np.rad2deg(x), np.sinc(x), np.cbrt(x), np.fabs(x)]
+        return found, [np.outer(x, x), np.trapezoid(x), np.vecdot(x, x), np.isin(x, 1)]
 
     x = np.arange(12).reshape(3, 4).astype(dtype)
     alike(mirage.kernel(function)(x), function(x))
@@ -185,6 +274,10 @@ REFUSED: dict[str, tuple[Function, str]] = {
         "at most 64 numbers are constants",
     ),
     "u64": (lambda x: x.astype("u8"), "cannot convert to u8"),
+    "vectors": (lambda x: np.linalg.outer(x, x), "expected a vector"),
+    "integers": (lambda x: np.convolve(x[0].astype(int), [1, 2]), "astype(float)"),
+    "a period": (lambda x: np.interp(x, [0, 1], [1, 2], period=3), "take the rest"),
+    "reciprocals": (lambda x: np.reciprocal(x > 0), "use 1 / x"),
     "an array": (lambda x: np.array([x[0], x[1]]), "np.stack"),
     "a shape": (lambda x: x.reshape(np.array([2.0, 12.0])), "must be an integer"),
 }

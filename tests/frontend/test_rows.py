@@ -41,6 +41,7 @@ LOOPS: dict[str, Callable[..., Any]] = {
     "sum": lambda x: sum(x),
     "list": lambda x: torch.cat([row[None] * 2 for row in list(x)]),
     "zip": lambda x: sum(a * b for a, b in zip(x, reversed(x.unbind(0)), strict=True)),
+    "from the last": lambda x: reversed(x) + torch.stack(list(reversed(x))),
     "views": lambda x: torch.stack([column + 1 for column in x.T]),
     "a scan": _largest_so_far,
     "rows that are written": _written,
@@ -58,7 +59,7 @@ def test_rows_are_those_of_pytorch(name: str) -> None:
 
 def test_rows_of_arrays_are_those_of_numpy() -> None:
     def function(x: Any) -> Any:
-        return np.stack([row / row.sum() for row in x])
+        return np.stack([row / row.sum() for row in x] + list(reversed(x)))
 
     x = np.random.default_rng(0).uniform(1, 2, (3, 4)).astype(np.float32)
     found = mirage.kernel(effort="none")(function)(x)
