@@ -24,6 +24,7 @@ own can stand in their places.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -112,9 +113,9 @@ def sections_of(
 ) -> list[Section] | None:
     """The sections that are not the same graph on both sides.
 
-    Those of most elements are the first: there may not be time to verify all.  None
-    where the two cannot be cut: they do not call alike, or one gives a call, or
-    returns, an input that the other one does not.
+    Those of most elements, in all places where they are, are the first: there may not
+    be time to verify all.  None where the two cannot be cut: they do not call alike, or
+    one gives a call, or returns, an input that the other one does not.
     """
     cutting = _cutting(candidate, program)
     if cutting is None:
@@ -122,7 +123,8 @@ def sections_of(
     found = [part.section for part in cutting.parts if not part.section.is_one_graph]
     if not all(s.candidate.nodes or s.program.nodes for s in found):
         return None
-    return sorted(found, key=lambda s: s.elements, reverse=True)
+    places = Counter(found)
+    return sorted(found, key=lambda s: s.elements * places[s], reverse=True)
 
 
 def has_parts(candidate: ir.KernelGraph, program: ir.KernelGraph) -> bool:
