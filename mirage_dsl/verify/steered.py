@@ -25,13 +25,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_dsl.core.types import DType, TensorType, boolean, i32
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.analysis.integers import CONVERSIONS
+from mirage_dsl.ir.analysis.integers import CONVERSIONS, Limit
 from mirage_dsl.ir.evaluate import as_format, evaluate, of_rank
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.walk import live, repeats, with_operands
@@ -213,6 +214,7 @@ class Steering:
         graph: The integer part of a program.
         drawn: Its inputs; the first axis of each is over the runs.
         rng: What is moved.
+        limits: By input what it may be, if not all that its format has.
     """
 
     def __init__(
@@ -220,12 +222,14 @@ class Steering:
         graph: ir.KernelGraph,
         drawn: Sequence[Array],
         rng: np.random.Generator,
+        limits: Mapping[str, Limit] = MappingProxyType({}),
     ) -> None:
         self._graph, self._drawn, self._rng = graph, list(drawn), rng
         self._runs = np.arange(len(drawn[0]))
         dtypes = [i.type.dtype for i in graph.inputs]
         self._movable = [at for at, dtype in enumerate(dtypes) if dtype.is_integer]
-        self._ends = np.array([(int(t.min), int(t.max)) for t in dtypes], np.int64).T
+        ends = [_ends_of(i.type.dtype, limits.get(i.name)) for i in graph.inputs]
+        self._ends = np.array(ends, np.int64).T
         self._sizes = np.array([v[0].size for v in drawn])
         numbers = TOGETHER // (len(self._runs) * largest_value(graph))
         self._numbers = min(max(numbers, _FEWEST_NUMBERS), _MOST_NUMBERS)
@@ -287,8 +291,12 @@ class Steering:
         return found
 
     def _with(self, values: Integers) -> list[Array]:
-        """The inputs with other numbers in its place, one after the other."""
+        """The inputs with other numbers in its place, one after the other.
+
+        What an input may not be becomes the nearest that it may.
+        """
         found: list[Array] = []
+        values = np.clip(values, *self._ends[:, self._input])
         for at, array in enumerate(self._drawn):
             copies = np.repeat(array[None], len(values), axis=0)
             if at in self._movable:
@@ -392,6 +400,14 @@ class Steering:
         reached = _is_beside(self._tried(np.array(ways), told=True))
         self._put(np.array(ways)[np.argmax(reached, axis=0), self._runs])
         self._there = reached.any(axis=0)
+
+
+def _ends_of(dtype: DType, limit: Limit | None) -> tuple[int, int]:
+    """The least and the most that an input may be."""
+    least, most = int(dtype.min), int(dtype.max)
+    if limit is None:
+        return least, most
+    return max(limit.start, least), min(limit.stop - 1, most)
 
 
 def _split(state: Decision) -> list[Decision]:

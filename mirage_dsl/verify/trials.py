@@ -337,19 +337,22 @@ def _steered_program_side(
     trials, inputs = where.draw(_STEERED, runs_of(part))
     algebra = ResidueAlgebra(trials, Order(), where.generator(_STEERED))
     drawn = _integers_of(program, inputs)
-    for item in part.inputs:
-        if item.name not in drawn:
-            shape, turns = input_shape(part, item), where.turns
-            beside = item.type.dtype, shape, turns.made_within, turns.made
-            drawn[item.name] = _whole(algebra.any_integers(*beside))
+    made = [item for item in part.inputs if item.name not in drawn]
+    turns, within = where.turns.made, where.turns.made_within
+    for item in made:
+        shape = input_shape(part, item)
+        any_of = algebra.any_integers(item.type.dtype, shape, within, turns)
+        drawn[item.name] = _whole(any_of)
     names = [item.name for item in part.inputs]
-    steering = Steering(part, [drawn[n] for n in names], where.generator(_STEERED))
+    limits = {item.name: within for item in made} if within is not None else {}
+    given = [drawn[name] for name in names]
+    steering = Steering(part, given, where.generator(_STEERED), limits)
     drawn = dict(zip(names, steering.run(), strict=True))
     for at, item in enumerate(program.inputs):
         if item.name in drawn and not item.type.dtype.is_float:
             inputs[at] = algebra.whole(drawn[item.name])
-    made = [drawn.get(name) for name, _ in floats_made_whole(program)]
-    trials = replace(trials, conversions=Conversions(made))
+    wanted = [drawn.get(name) for name, _ in floats_made_whole(program)]
+    trials = replace(trials, conversions=Conversions(wanted))
     return trials, inputs, where.evaluate(PROGRAM, trials, inputs, _STEERED)
 
 

@@ -216,6 +216,11 @@ EQUAL: dict[str, tuple[Function, Function, list[Any]]] = {
         lambda a: ((a * GENERATOR + ADDEND) >> 16) % 4,
         [I64],
     ),
+    "an index that has bounds": (
+        lambda t, x: t[(x.sigmoid() * 29).long().clamp(min=0)],
+        lambda t, x: t[(x.sigmoid() * 29).long()],
+        [mirage.spec((30, 8), "float16"), mirage.spec((16,), "float32")],
+    ),
     "a multiple": (
         lambda a: a * 7 < 1001,
         lambda a: a * 7 <= 1000,
