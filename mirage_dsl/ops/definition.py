@@ -260,6 +260,7 @@ class Operator:
         gives: The format of its result, where that is not the operands'.
         chooses: Its first operand is a condition, in a format of its own.
         commutative: Operands may be swapped.
+        moves_bits: By how many its second operand says, fewer than the format has.
         join: Of a reduction, scan or contraction: the associative and commutative
             operator on the results of two parts that gives that of both.
         neutral: Of a reduction: what an element that does not exist counts as.  It
@@ -319,6 +320,7 @@ class Operator:
     gives: DType | None = None
     chooses: bool = False
     commutative: bool = False
+    moves_bits: bool = False
     join: Operator | None = None
     neutral: float | None = None
     selects: bool = False

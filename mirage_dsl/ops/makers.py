@@ -348,6 +348,7 @@ def integral(
     torch: str,
     flops: float = 1.0,
     commutative: bool = False,
+    moves_bits: bool = False,
 ) -> Operator:
     """A row on two integers that is no arithmetic of rings.
 
@@ -373,6 +374,7 @@ def integral(
         flops=flops,
         formats=Formats.INTEGERS,
         commutative=commutative,
+        moves_bits=moves_bits,
     )
 
 
