@@ -290,7 +290,7 @@ def check_numbers(op: Operator, operands: Sequence[DType | Scalar]) -> None:
     """An operator takes the formats of its operands; integers are all of one.
 
     Raises:
-        CheckError: It does not.
+        CheckError: It does not, or it moves bits by as many as there are.
     """
     taken = operands[1:] if op.chooses else operands
     dtypes = [o for o in taken if isinstance(o, DType)]
@@ -319,22 +319,25 @@ def check_numbers(op: Operator, operands: Sequence[DType | Scalar]) -> None:
             f"{op.name} takes integers of one format, found {integers[0]} and {other}; "
             f"convert one, as by to_{integers[0]}"
         )
-    _check_constants(op, integers[0], operands)
+    _check_constants(op, taken, integers[0])
 
 
 def _check_constants(
-    op: Operator, dtype: DType, operands: Sequence[DType | Scalar]
+    op: Operator, operands: Sequence[DType | Scalar], dtype: DType
 ) -> None:
-    """Constants beside integers are of their format, and places among their bits."""
-    for number in (o for o in operands[op.chooses :] if isinstance(o, Scalar)):
+    """Constants beside integers are of their format, and move bits by less than all."""
+    for number in (o for o in operands if isinstance(o, Scalar)):
         if not number.extents and not dtype.holds(number.value):
             raise CheckError(
                 f"{op.name} of {dtype} and {number}, which that format does not hold"
             )
-    bits, last = 8 * dtype.itemsize, operands[-1]
-    if op.counts_bits and isinstance(last, Scalar) and not 0 <= last.value < bits:
+    count, bits = operands[-1], 8 * dtype.itemsize
+    if not op.moves_bits or isinstance(count, DType):
+        return
+    if count.extents or not 0 <= count.value < bits:
         raise CheckError(
-            f"{op.name} by {last} of numbers of {bits} bits; expected 0 to {bits - 1}"
+            f"{op.name} of {dtype} by {count}, expected 0 to {bits - 1}: beyond, its "
+            "result is undefined on a GPU"
         )
 
 

@@ -144,6 +144,18 @@ def live(nodes: Iterable[N], wanted: Iterable[str]) -> list[N]:
     return kept[::-1]
 
 
+def repeats(graph: ir.KernelGraph) -> dict[str, str]:
+    """By value that a kernel graph computes twice, the one that is computed first."""
+    names: dict[str, str] = {}
+    known: dict[ir.Apply, str] = {}
+    for node in graph.applies:
+        own = replace(with_operands(node, names), result="")
+        name = known.setdefault(own, node.result)
+        if name != node.result:
+            names[node.result] = name
+    return names
+
+
 def without_dead(graph: ir.KernelGraph) -> ir.KernelGraph:
     """The graph without what no returned value needs."""
     return replace(

@@ -259,9 +259,8 @@ class Operator:
         formats: The formats that it takes.
         gives: The format of its result, where that is not the operands'.
         chooses: Its first operand is a condition, in a format of its own.
-        counts_bits: Its second operand is a number of bits of the first, of which
-            hardware takes no more than there are.
         commutative: Operands may be swapped.
+        moves_bits: By how many its second operand says, fewer than the format has.
         join: Of a reduction, scan or contraction: the associative and commutative
             operator on the results of two parts that gives that of both.
         neutral: Of a reduction: what an element that does not exist counts as.  It
@@ -320,8 +319,8 @@ class Operator:
     formats: Formats = Formats.FLOATS
     gives: DType | None = None
     chooses: bool = False
-    counts_bits: bool = False
     commutative: bool = False
+    moves_bits: bool = False
     join: Operator | None = None
     neutral: float | None = None
     selects: bool = False

@@ -348,7 +348,7 @@ def integral(
     torch: str,
     flops: float = 1.0,
     commutative: bool = False,
-    counts_bits: bool = False,
+    moves_bits: bool = False,
 ) -> Operator:
     """A row on two integers that is no arithmetic of rings.
 
@@ -374,7 +374,7 @@ def integral(
         flops=flops,
         formats=Formats.INTEGERS,
         commutative=commutative,
-        counts_bits=counts_bits,
+        moves_bits=moves_bits,
     )
 
 

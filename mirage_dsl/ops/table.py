@@ -368,10 +368,10 @@ BIT_XOR = integral(
     "bit_xor", np.bitwise_xor, "{0} ^ {1}", torch="{0} ^ {1}", commutative=True
 )
 SHIFT_LEFT = integral(
-    "shift_left", np.left_shift, "{0} << {1}", torch="{0} << {1}", counts_bits=True
+    "shift_left", np.left_shift, "{0} << {1}", torch="{0} << {1}", moves_bits=True
 )
 SHIFT_RIGHT = integral(
-    "shift_right", np.right_shift, "{0} >> {1}", torch="{0} >> {1}", counts_bits=True
+    "shift_right", np.right_shift, "{0} >> {1}", torch="{0} >> {1}", moves_bits=True
 )
 CONVERSIONS = {dtype: conversion(dtype) for dtype in (f32, f64, *INTEGERS)}
 """`to_i32` and so on: between integers and floats, by the format of the result.

@@ -958,6 +958,8 @@ class ResidueDomain:
         algebra = self.algebra
         bias = algebra.trials.bias(value.rank)
         exact = of_floats(dtype, value.top, algebra.turns, bias)
+        if algebra.trials.conversions is not None:
+            exact = algebra.trials.conversions.of(value.top, exact)
         return replace(algebra.whole(exact), flags=value.flags)
 
     def gather(

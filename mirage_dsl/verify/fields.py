@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -308,6 +308,38 @@ def chains_for(fields: int, count: int, seed: int) -> tuple[tuple[int, ...], ...
     )
 
 
+class Conversions:
+    """What some floats become as integers; all others become what is drawn for them.
+
+    Args:
+        wanted: What a program is to make of floats, in the order in which it does; None
+            of those that it may make anything of.
+    """
+
+    def __init__(self, wanted: Sequence[IntArray | None] = ()) -> None:
+        self._wanted = list(wanted)
+        self._floats, self._made = (np.full(1, -1, np.int64) for _ in range(2))
+
+    def of(self, floats: IntArray, drawn: NDArray[Any]) -> NDArray[Any]:
+        """The integers, equal for equal residues of a trial."""
+        trial = np.arange(len(floats)).reshape((-1,) + (1,) * (floats.ndim - 1))
+        keys = (trial << 32) + floats
+        if self._wanted:
+            self._note(keys, floats > 1, self._wanted.pop(0))
+        at = np.minimum(np.searchsorted(self._floats, keys), len(self._floats) - 1)
+        made = self._made[at].astype(drawn.dtype)
+        return np.where(self._floats[at] == keys, made, drawn)
+
+    def _note(
+        self, keys: IntArray, free: NDArray[np.bool_], wanted: IntArray | None
+    ) -> None:
+        """What is wanted of floats that nothing is known of; 0 and 1 are themselves."""
+        if wanted is not None and wanted.shape == keys.shape:
+            floats = np.append(self._floats, keys[free])
+            self._floats, first = np.unique(floats, return_index=True)
+            self._made = np.append(self._made, wanted[free])[first]
+
+
 @dataclass(frozen=True)
 class Trials:
     """Independent random interpretations of the functions, one per trial.
@@ -320,12 +352,14 @@ class Trials:
         omegas: An element of order `primes[i - 1]` modulo `primes[i]`; 1 for i = 0.
         units: The factor of square roots of non-squares.
         keys: Keys of the random functions.
+        conversions: What floats become as integers, if draws of it are steered.
     """
 
     primes: IntArray
     omegas: IntArray
     units: IntArray
     keys: IntArray
+    conversions: Conversions | None = None
 
     @property
     def fields(self) -> int:

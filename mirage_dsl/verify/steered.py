@@ -4,32 +4,41 @@ Where integers turn is told backwards, operator by operator (`ir.analysis.intege
 far as one input alone says it.  `a * a < 1000000`, `(a ^ 5555) < 100000`, `3 * a < b`,
 a sum of products, or `(a * 1103515245 + 12345) >> 16` are turns of another kind.  So
 draws are moved, one element of one input at a time, until a program decides otherwise,
-and then bisected:
+and what lies between is cut into parts:
 
     a * a < 1000000   at  3: holds ... 1000: does not     999 and 1000 are drawn
 
 What jumps over a turn at each step, as a product that is divided, is brought there by
 how far one step moves it: what has to be added follows from that modulo the divisor.
-All this is evaluated with NumPy, of integers alone, at small sizes.
+Where nothing follows, elements are moved by steps of a divisor, from beside a multiple
+of it, and some numbers are tried.
+
+    a % 1000 * (a // 1000) < 50000   at  1: holds   1001 ... 50000001: does not
+
+Floats that become integers are moved as integers are: what they become is a random
+function of theirs, which is told its values (`fields.Conversions`).  All this is
+evaluated with NumPy, of integers alone, at small sizes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_dsl.core.types import boolean
+from mirage_dsl.core.types import DType, TensorType, boolean, i32
 from mirage_dsl.ir import graph as ir
+from mirage_dsl.ir.analysis.integers import CONVERSIONS, Limit
 from mirage_dsl.ir.evaluate import as_format, evaluate, of_rank
 from mirage_dsl.ir.infer import kernel_types
-from mirage_dsl.ir.walk import live
+from mirage_dsl.ir.walk import live, repeats, with_operands
 from mirage_dsl.ops.definition import Array, Kind, Operator, Truth
 from mirage_dsl.ops.table import OPERATORS
-from mirage_dsl.verify.reals import RunsDomain
+from mirage_dsl.verify.reals import TOGETHER, RunsDomain, largest_value
 
 Integers = NDArray[np.int64]
 
@@ -39,7 +48,11 @@ _EXTREMES = (OPERATORS["maximum"], OPERATORS["minimum"], OPERATORS["abs"])
 _LESS = (OPERATORS["less"], OPERATORS["less_equal"])
 _FARTHEST = 1 << 36
 """How far an element is moved at most."""
-_ROUNDS = 3
+_FEWEST_NUMBERS, _MOST_NUMBERS = 4, 64
+"""How many numbers are tried at once in the place of an element, or about so many."""
+_BY_ONE = 0.25
+"""How often elements are moved by steps of 1 where something is divided."""
+_ROUNDS = 4
 """How often an element is moved in each run, of any input: two of them may have to be
 beside each other."""
 _MOST_MODULI = 4
@@ -74,38 +87,47 @@ class Decision:
         return self.value - self.other
 
 
+_Deciders = tuple[Operator, Sequence[Array]]
+"""What decides, and of what."""
+
+
 @dataclass(frozen=True)
 class _Deciding(RunsDomain):
     """Runs that keep what is decided in them, in the order of evaluation."""
 
-    found: list[Decision] = field(default_factory=list[Decision])
+    found: list[_Deciders] = field(default_factory=list[_Deciders])
 
     def elementwise(self, op: Operator, operands: Sequence[Array]) -> Array:
         """The row's semantics, noted."""
-        made = super().elementwise(op, operands)
-        decision = _decision(op, operands)
-        if decision is not None:
-            self.found.append(decision)
-        return made
+        if _decides(op):
+            self.found.append((op, operands))
+        return super().elementwise(op, operands)
 
 
-def _decision(op: Operator, operands: Sequence[Array]) -> Decision | None:
-    """What an operator decides by; None if it decides nothing."""
-    if not _decides(op):
-        return None
+def _decision(
+    deciders: _Deciders, rows: Integers, told: Integers | None = None
+) -> Decision:
+    """What is decided in some of the runs: of all elements, or of one in each column.
+
+    The last axis is over the elements.
+    """
+    op, operands = deciders
     kind = next((v.dtype for v in operands if v.dtype.kind in "iu"), np.dtype(np.int64))
     rank = max(v.ndim for v in operands)
-    first, *rest = (
-        of_rank(as_format(v, kind), rank).astype(np.int64) for v in operands
-    )
-    second = rest[0] if rest else np.zeros_like(first)
+    # What is the same in all runs is there once.
+    picked = [of_rank(v, rank)[rows % len(v)] for v in operands]
+    flat = [v.reshape(*rows.shape, -1) for v in np.broadcast_arrays(*picked)]
+    if told is not None:
+        columns = np.arange(len(told))
+        flat = [v[:, columns, told][..., None] for v in flat]
+    first, *rest = (as_format(v, kind).astype(np.int64) for v in flat)
+    second, zeros = rest[0] if rest else np.zeros_like(first), np.zeros_like(first)
     with np.errstate(all="ignore"):
         if op in _DIVIDING:
             modulus = _modulus(op, second)
-            quotient = first // np.maximum(modulus, 1)
-            return _spread(quotient, first, np.zeros_like(first), modulus)
+            return Decision(first // np.maximum(modulus, 1), first, zeros, modulus)
         made = op.numpy(first, second) if op in _LESS else np.sign(first - second)
-        return _spread(made.astype(np.int64), first, second, np.zeros_like(first))
+        return Decision(made.astype(np.int64), first, second, zeros)
 
 
 def _decides(op: Operator) -> bool:
@@ -121,33 +143,59 @@ def _modulus(op: Operator, number: Integers) -> Integers:
     return np.maximum(number, 0)
 
 
-def _spread(*arrays: Integers) -> Decision:
-    return Decision(*np.broadcast_arrays(*arrays))
-
-
 def integer_part(program: ir.KernelGraph) -> ir.KernelGraph | None:
-    """What a program decides by integers that are inputs; None if nothing.
+    """What a program decides by integers that it is given, or makes of floats.
 
-    Positions that hang on no input decide as well: of these no draw says anything.
+    Floats of which it makes integers are inputs too, of a format that all of these
+    have.  None if nothing is decided; positions that hang on no input decide as well:
+    of these no draw says anything.
     """
-    types = kernel_types(program)
-    whole = {n for n, t in types.items() if t.dtype.is_integer or t.dtype == boolean}
+    types, names = kernel_types(program), repeats(program)
+    whole = {n for n, t in types.items() if not t.dtype.is_float}
     items = [i for i in program.inputs if i.name in whole]
     known = {*(i.name for i in items), *(i.name for i in program.indices)}
+    items += _as_integers(program, types)
+    of_floats = {i.name for i in items} - whole
     wanted: list[str] = []
+    nodes: list[ir.Apply] = []
     for node in program.applies:
-        if node.op.kind is Kind.LIBRARY or not known.issuperset(node.values):
-            continue
-        if node.result in whole:
-            known.add(node.result)
-            wanted += [node.result] if _decides(node.op) else []
-    nodes = live((n for n in program.applies if n.result in known), wanted)
+        own = with_operands(node, names)
+        ready = known | of_floats if node.op in CONVERSIONS else known
+        usable = node.result in whole and node.op.kind is not Kind.LIBRARY
+        if usable and node.result not in names and ready.issuperset(own.values):
+            known.add(own.result)
+            nodes.append(own)
+            wanted += [own.result] if _decides(own.op) else []
+    nodes = live(nodes, wanted)
     read = {value for node in nodes for value in node.values}
-    inputs = tuple(i for i in items if i.name in read and i.type.dtype.is_integer)
-    if not inputs:
-        return None
     given = tuple(i for i in items if i.name in read)
+    if all(i.type.dtype == boolean for i in given):
+        return None
     return replace(program, inputs=given, nodes=tuple(nodes), returns=())
+
+
+def floats_made_whole(program: ir.KernelGraph) -> list[tuple[str, DType]]:
+    """Floats that become integers, and of what format, in the order of evaluation.
+
+    Equal ones have one name.
+    """
+    types, names = kernel_types(program), repeats(program)
+    made = (
+        (n.values[0], types[n.result].dtype)
+        for n in program.applies
+        if n.op in CONVERSIONS and n.values and types[n.values[0]].dtype.is_float
+    )
+    return [(names.get(value, value), dtype) for value, dtype in made]
+
+
+def _as_integers(
+    program: ir.KernelGraph, types: Mapping[str, TensorType]
+) -> list[ir.Input]:
+    """Floats of which integers are made, as inputs of 32 bits, or fewer."""
+    formats: dict[str, DType] = {}
+    for name, own in floats_made_whole(program):
+        formats[name] = min(own, formats.get(name, i32), key=lambda f: f.itemsize)
+    return [ir.Input(n, types[n].in_memory.with_dtype(f)) for n, f in formats.items()]
 
 
 def runs_of(part: ir.KernelGraph) -> int:
@@ -165,27 +213,31 @@ class Steering:
     Args:
         graph: The integer part of a program.
         drawn: Its inputs; the first axis of each is over the runs.
-        others: The same, drawn again: what elements are moved to.
         rng: What is moved.
+        limits: By input what it may be, if not all that its format has.
     """
 
     def __init__(
         self,
         graph: ir.KernelGraph,
         drawn: Sequence[Array],
-        others: Sequence[Array],
         rng: np.random.Generator,
+        limits: Mapping[str, Limit] = MappingProxyType({}),
     ) -> None:
-        self._graph, self._drawn, self._others = graph, list(drawn), others
-        self._rng = rng
+        self._graph, self._drawn, self._rng = graph, list(drawn), rng
         self._runs = np.arange(len(drawn[0]))
-        self._movable = [
-            at for at, i in enumerate(graph.inputs) if i.type.dtype.is_integer
-        ]
+        dtypes = [i.type.dtype for i in graph.inputs]
+        self._movable = [at for at, dtype in enumerate(dtypes) if dtype.is_integer]
+        ends = [_ends_of(i.type.dtype, limits.get(i.name)) for i in graph.inputs]
+        self._ends = np.array(ends, np.int64).T
         self._sizes = np.array([v[0].size for v in drawn])
-        # Which input is moved in each run, which element of it, and of what is decided
-        # the element that tells.
+        numbers = TOGETHER // (len(self._runs) * largest_value(graph))
+        self._numbers = min(max(numbers, _FEWEST_NUMBERS), _MOST_NUMBERS)
+        # Which input is moved in each run, which element of it, of what is decided the
+        # element that tells, and whether it is beside its turn.
         self._input = self._place = self._told = np.zeros_like(self._runs)
+        self._there = np.zeros_like(self._runs, np.bool_)
+        self._moduli = np.zeros(0, np.int64)
 
     def run(self) -> list[Array]:
         """The inputs."""
@@ -200,139 +252,168 @@ class Steering:
             self._input = np.take(self._movable, turn)
             # Inputs of one shape meet where they are moved.
             self._place = place % self._sizes[self._input]
-            self._bisect()
+            self._cross()
             self._step()
+            no_other_way = len(self._movable) == 1 and not len(self._moduli)
+            if no_other_way or self._there.all():
+                break
         return self._drawn
 
-    def _state(self) -> Decision:
-        """By run, all elements of the decision that is brought beside its turn."""
+    def _tried(self, values: Integers, *, told: bool = False) -> Decision:
+        """What is decided with each of some numbers in the place of what is moved.
+
+        By number and run, of all elements of the decision that is brought beside its
+        turn, or of the one that tells.
+        """
         domain = _Deciding(checked=False)
-        evaluate(self._graph, self._drawn, domain)
-        width = max(math.prod(d.made.shape[1:]) for d in domain.found)
-        runs = len(self._runs)
-        state = [np.zeros((runs, width), np.int64) for _ in range(4)]
-        for number, d in enumerate(domain.found):
+        evaluate(self._graph, self._with(values), domain)
+        rows = np.arange(len(values))[:, None] * len(self._runs)
+        parts: list[tuple[Integers, Decision]] = []
+        for number, deciders in enumerate(domain.found):
             own = self._runs[number :: len(domain.found)]
-            arrays = d.made, d.value, d.other, d.modulus
-            for into, values in zip(state, arrays, strict=True):
-                spread = np.broadcast_to(values, (runs, *values.shape[1:]))
-                flat = spread.reshape(runs, -1)[own]
-                into[own, : flat.shape[1]] = flat
-        return Decision(*state)
+            place = self._told[own] if told else None
+            parts.append((own, _decision(deciders, rows + own, place)))
+        width = max(part.made.shape[-1] for _, part in parts)
+        state = [np.zeros((*values.shape, width), np.int64) for _ in range(4)]
+        for own, part in parts:
+            arrays = part.made, part.value, part.other, part.modulus
+            for into, found in zip(state, arrays, strict=True):
+                into[:, own, : found.shape[-1]] = found
+        return Decision(*(a[..., 0] for a in state) if told else state)
 
-    def _at(self, state: Decision) -> Decision:
-        """Of the elements of each run the one that tells."""
-        place = (self._runs, self._told)
-        arrays = state.made, state.value, state.other, state.modulus
-        return Decision(*(a[place] for a in arrays))
-
-    def _elements(self, arrays: Sequence[Array]) -> Integers:
+    def _elements(self) -> Integers:
         """What is moved."""
         found = np.zeros(len(self._runs), np.int64)
         for at in self._movable:
             runs = self._runs[self._input == at]
-            flat = arrays[at].reshape(len(self._runs), -1)
+            flat = self._drawn[at].reshape(len(self._runs), -1)
             found[runs] = flat[runs, self._place[runs]]
         return found
 
+    def _with(self, values: Integers) -> list[Array]:
+        """The inputs with other numbers in its place, one after the other.
+
+        What an input may not be becomes the nearest that it may.
+        """
+        found: list[Array] = []
+        values = np.clip(values, *self._ends[:, self._input])
+        for at, array in enumerate(self._drawn):
+            copies = np.repeat(array[None], len(values), axis=0)
+            if at in self._movable:
+                runs = self._runs[self._input == at]
+                flat = copies.reshape(*values.shape, -1)
+                flat[:, runs, self._place[runs]] = values[:, runs].astype(array.dtype)
+            found.append(copies.reshape(-1, *array.shape[1:]))
+        return found
+
     def _put(self, values: Integers) -> None:
-        """Other numbers in its place."""
-        for at in self._movable:
-            runs, array = self._runs[self._input == at], self._drawn[at]
-            flat = array.reshape(len(self._runs), -1).copy()
-            flat[runs, self._place[runs]] = values[runs].astype(flat.dtype)
-            self._drawn[at] = flat.reshape(array.shape)
+        """Other numbers in its place, one in each run."""
+        self._drawn = self._with(values[None])
 
     def _bring_near(self) -> None:
         """Other numbers where what is moved is so far that what is made of it wraps."""
-        values, others = self._elements(self._drawn), self._elements(self._others)
-        lengths = self._rng.integers(_FARTHEST.bit_length(), size=len(values))
-        few = self._rng.integers(-_FARTHEST, _FARTHEST, len(values)) >> lengths
-        for other in (others, few):
-            far = (values < -_FARTHEST) | (values > _FARTHEST)
-            values = np.where(far, other, values)
-        self._put(values)
+        values = self._elements()
+        far = (values < -_FARTHEST) | (values > _FARTHEST)
+        self._put(np.where(far & ~self._there, self._near(len(values)), values))
 
-    def _bisect(self) -> None:
-        """Move an element of each run until its decision comes out otherwise."""
-        start, before = self._elements(self._drawn), self._state()
-        end = self._other_way(start, before)
-        made = self._at(before).made
-        while (apart := np.abs(end - start) > 1).any():
-            middle = (start & end) + ((start ^ end) >> 1)
-            self._put(middle)
-            stays = self._at(self._state()).made == made
-            start = np.where(stays & apart, middle, start)
-            end = np.where(~stays & apart, middle, end)
-        self._put(np.where(self._rng.random(len(start)) < 0.5, start, end))
+    def _near(self, *shape: int) -> Integers:
+        """Numbers of any length, not too far from 0."""
+        lengths = self._rng.integers(_FARTHEST.bit_length(), size=shape)
+        return self._rng.integers(-_FARTHEST, _FARTHEST, shape) >> lengths
 
-    def _other_way(self, start: Integers, before: Decision) -> Integers:
-        """Numbers at which a decision comes out otherwise, and which element says so.
+    def _cross(self) -> None:
+        """Move an element of each run to where its decision comes out otherwise.
 
-        The same numbers where none was found.
+        By numbers of any length, of steps of 1 or of what is divided by: the nearest
+        such place on one side, of which it is then looked for ever more closely.
         """
-        found, known = start, self._told
-        for end in self._ends(start):
-            self._put(end)
-            after = self._state()
-            differs = np.asarray(after.made != before.made, np.bool_)
-            moves = differs | (after.beyond != before.beyond)
-            # The one that told before, if it does again; else one that moves at least.
-            chance = np.asarray(self._rng.random(differs.shape), np.float64)
-            chance[self._runs, known] += 1
-            told = np.argmax(np.where(moves, chance + 2 * differs, 0.0), axis=1)
-            fitting = moves.any(axis=1) & (found == start)
-            self._told = np.where(fitting, told, self._told)
-            found = np.where(differs.any(axis=1) & (found == start), end, found)
-        return found
+        start, steps = self._start()
+        rungs = self._rungs(start, steps)
+        state = self._tried(start + steps * rungs)
+        moduli = np.unique(state.modulus)
+        self._moduli = moduli[moduli > 1][-_MOST_MODULI:]
+        differs = state.made != state.made[0]
+        moves = differs | (state.beyond != state.beyond[0])
+        self._tell(differs.any(axis=0), moves.any(axis=0))
+        at = np.argmax(differs[:, self._runs, self._told], axis=0) * ~self._there
+        stays, crosses = rungs[np.maximum(at - 2, 0), self._runs], rungs[at, self._runs]
+        made, parts = state.made[0, self._runs, self._told], self._numbers
+        while (np.abs(crosses - stays) > 1).any():
+            ends = np.arange(parts + 1)[:, None]
+            points = stays + (crosses - stays) * ends // parts
+            found = self._tried(start + steps * points[1:-1], told=True).made != made
+            first = np.where(found.any(axis=0), np.argmax(found, axis=0) + 1, parts)
+            stays, crosses = points[first - 1, self._runs], points[first, self._runs]
+        chosen = np.where(self._rng.random(len(start)) < 0.5, stays, crosses)
+        self._put(start + steps * chosen)
 
-    def _ends(self, start: Integers) -> Iterator[Integers]:
-        """Where an element may be moved: to another draw, and by numbers of any length.
+    def _start(self) -> tuple[Integers, Integers]:
+        """From where elements are moved, and by what steps.
 
-        Not too far.
+        In steps of what is divided by from beside a multiple of it.
         """
-        kinds = [
-            np.iinfo(v.dtype) if v.dtype.kind in "iu" else None for v in self._drawn
-        ]
-        least, most = (
-            np.array([(k.min, k.max)[end] if k else end for k in kinds])[self._input]
-            for end in (0, 1)
-        )
-        drawn = self._elements(self._others)
-        with np.errstate(over="ignore"):
-            near = np.clip(drawn - start, -_FARTHEST, _FARTHEST)
-            yield np.where((drawn < start) == (near < 0), start + near, start)
-        for sign in (1, -1):
-            by = sign * (
-                1 << self._rng.integers(_FARTHEST.bit_length(), size=len(start))
-            )
-            yield np.clip(start + by, least, most)
+        self._bring_near()
+        start, count = self._elements(), len(self._runs)
+        steps = np.ones(count, np.int64)
+        if len(self._moduli):
+            by_one = self._there | (self._rng.random(count) < _BY_ONE)
+            steps = np.where(by_one, 1, self._rng.choice(self._moduli, count))
+        near = start - start % steps + self._rng.integers(-1, 2, count)
+        return np.where(steps > 1, near, start), steps
+
+    def _rungs(self, start: Integers, steps: Integers) -> Integers:
+        """How many steps each is moved at first, on either side of where it starts."""
+        least, most = self._ends[:, self._input]
+        back = (start - np.maximum(start - _FARTHEST, least)) // steps
+        far = (np.minimum(start + _FARTHEST, most) - start) // steps
+        apart = max(2 * _FARTHEST.bit_length() // self._numbers, 1)
+        lengths = 1 << np.arange(0, _FARTHEST.bit_length(), apart)
+        rungs = np.append(0, np.stack([lengths, -lengths], axis=1))[:, None]
+        rungs = self._rng.choice((-1, 1), len(start)) * rungs
+        return np.clip(rungs, -np.maximum(back, 0), np.maximum(far, 0))
+
+    def _tell(self, differs: NDArray[np.bool_], moves: NDArray[np.bool_]) -> None:
+        """Choose the element that tells: the same as before, or any, that crosses.
+
+        One that moves at least where none does.
+        """
+        chance = self._rng.random(differs.shape)
+        chance[self._runs, self._told] += 1
+        told = np.argmax(np.where(moves, chance + 2 * differs, 0.0), axis=1)
+        new = moves.any(axis=1) & ~self._there
+        self._told = np.where(new, told, self._told)
 
     def _step(self) -> None:
         """Move it by as much as brings beside a turn what jumps over that."""
-        start, before = self._elements(self._drawn), self._at(self._state())
+        start = self._elements()
+        before, after = _split(self._tried(np.array([start, start + 1]), told=True))
         targets = self._rng.integers(-1, 1, len(start))
         with np.errstate(over="ignore"):
-            self._put(start + 1)
-            steps = self._at(self._state()).beyond - before.beyond
-            by = targets - before.beyond
+            steps, by = after.beyond - before.beyond, targets - before.beyond
         # What moves bits is brought there by the bits in which it differs.
-        ways = [start ^ before.value ^ (before.other + targets)]
-        for modulus in self._moduli():
+        ways = [start, start ^ before.value ^ (before.other + targets)]
+        for modulus in (*self._moduli, 0):
             own = np.where(before.modulus > 0, before.modulus, modulus)
             ways.append(start + _lacking(by, steps, own))
-        found, there = start, _is_beside(before)
-        for moved in ways:
-            self._put(np.where(there, found, moved))
-            reached = _is_beside(self._at(self._state()))
-            found = np.where(reached & ~there, moved, found)
-            there |= reached
-        self._put(found)
+        # What comes there in no equal steps may do so by chance.
+        ways += list(start + self._near(self._numbers, len(start)))
+        reached = _is_beside(self._tried(np.array(ways), told=True))
+        self._put(np.array(ways)[np.argmax(reached, axis=0), self._runs])
+        self._there = reached.any(axis=0)
 
-    def _moduli(self) -> list[int]:
-        """What is divided by, and 0."""
-        some = np.unique(self._state().modulus)[::-1]
-        return [*(int(m) for m in some[:_MOST_MODULI] if m > 1), 0]
+
+def _ends_of(dtype: DType, limit: Limit | None) -> tuple[int, int]:
+    """The least and the most that an input may be."""
+    least, most = int(dtype.min), int(dtype.max)
+    if limit is None:
+        return least, most
+    return max(limit.start, least), min(limit.stop - 1, most)
+
+
+def _split(state: Decision) -> list[Decision]:
+    """What is decided with each number."""
+    arrays = state.made, state.value, state.other, state.modulus
+    return [Decision(*one) for one in zip(*arrays, strict=True)]
 
 
 def _lacking(by: Integers, steps: Integers, moduli: Integers) -> Integers:

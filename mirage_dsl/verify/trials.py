@@ -44,9 +44,14 @@ from mirage_dsl.verify.algebra import (
     ResidueAlgebra,
     ResidueDomain,
 )
-from mirage_dsl.verify.fields import KINDS, Trials, draw_trials
+from mirage_dsl.verify.fields import KINDS, Conversions, Trials, draw_trials
 from mirage_dsl.verify.sizes import Shrunk, input_shape
-from mirage_dsl.verify.steered import Steering, integer_part, runs_of
+from mirage_dsl.verify.steered import (
+    Steering,
+    floats_made_whole,
+    integer_part,
+    runs_of,
+)
 
 # -- Trials ----------------------------------------------------------------------------
 
@@ -330,15 +335,32 @@ def _steered_program_side(
     if part is None:
         return None
     trials, inputs = where.draw(_STEERED, runs_of(part))
-    _, others = where.draw(_STEERED + 1, trials.count)
-    given = {item.name: at for at, item in enumerate(program.inputs)}
-    own = [given[item.name] for item in part.inputs]
-    drawn, ends = ([_whole(some[at]) for at in own] for some in (inputs, others))
-    steering = Steering(part, drawn, ends, where.generator(_STEERED))
     algebra = ResidueAlgebra(trials, Order(), where.generator(_STEERED))
-    for at, values in zip(own, steering.run(), strict=True):
-        inputs[at] = algebra.whole(values)
+    drawn = _integers_of(program, inputs)
+    made = [item for item in part.inputs if item.name not in drawn]
+    turns, within = where.turns.made, where.turns.made_within
+    for item in made:
+        shape = input_shape(part, item)
+        any_of = algebra.any_integers(item.type.dtype, shape, within, turns)
+        drawn[item.name] = _whole(any_of)
+    names = [item.name for item in part.inputs]
+    limits = {item.name: within for item in made} if within is not None else {}
+    given = [drawn[name] for name in names]
+    steering = Steering(part, given, where.generator(_STEERED), limits)
+    drawn = dict(zip(names, steering.run(), strict=True))
+    for at, item in enumerate(program.inputs):
+        if item.name in drawn and not item.type.dtype.is_float:
+            inputs[at] = algebra.whole(drawn[item.name])
+    wanted = [drawn.get(name) for name, _ in floats_made_whole(program)]
+    trials = replace(trials, conversions=Conversions(wanted))
     return trials, inputs, where.evaluate(PROGRAM, trials, inputs, _STEERED)
+
+
+def _integers_of(
+    program: KernelGraph, inputs: Sequence[Residue]
+) -> dict[str, NDArray[Any]]:
+    both = zip(program.inputs, inputs, strict=True)
+    return {item.name: v.exact for item, v in both if v.exact is not None}
 
 
 def _whole(value: Residue) -> NDArray[Any]:

@@ -469,6 +469,30 @@ mugraph f(x: f16[m, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 
 }
 // CheckError 3:7 exp needs tensors, found a constant
 
+// case shift by all bits
+mirage 1
+mugraph f(x: i32[m]) -> i32[m] where m = 16 {
+  y = shift_right x, 32
+  return y
+}
+// CheckError 3:7 shift_right of i32 by 32, expected 0 to 31: beyond, its result is undefined on a GPU
+
+// case shift back
+mirage 1
+mugraph f(x: i8[m]) -> i8[m] where m = 16 {
+  y = shift_left x, -1
+  return y
+}
+// CheckError 3:7 shift_left of i8 by -1, expected 0 to 7: beyond, its result is undefined on a GPU
+
+// case shift by an extent
+mirage 1
+mugraph f(x: i64[m]) -> i64[m] where m = 16 {
+  y = shift_left x, 1*m
+  return y
+}
+// CheckError 3:7 shift_left of i64 by 1*m, expected 0 to 63: beyond, its result is undefined on a GPU
+
 // case axis number
 mirage 1
 mugraph f(x: f16[16, k], w: f16[k, n]) -> f16[m, n] where m = 16, k = 64, n = 32 {

@@ -18,6 +18,7 @@ Function = Callable[..., Any]
 SEEDS = range(20)
 
 I64, I32 = mirage.spec((64,), "int64"), mirage.spec((64,), "int32")
+F32 = mirage.spec((64,), "float32")
 BYTES = mirage.spec((8, 64), "int8")
 TABLE = mirage.spec((300, 8), "float16")
 PAGED = [
@@ -111,6 +112,51 @@ CASES: dict[str, tuple[Function, list[Any], list[tuple[str, str]]]] = {
         [I32],
         [("1073741824", "1073741825"), ("1073741824", "1073741823")],
     ),
+    "a random number of a float": (
+        lambda x: ((x * 100).long() * GENERATOR + ADDEND) >> 16,
+        [F32],
+        [(", 12345", ", 12344"), (", 12345", ", 12346"), (", 16", ", 17")],
+    ),
+    "a square of a float": (
+        lambda x: (x * 100).long() ** 2 < 10000,
+        [F32],
+        [(", 10000", ", 10001"), ("less square", "less_equal square")],
+    ),
+    "a float that becomes two integers": (
+        lambda x: (x * 9).long() % 1000 * ((x * 9).int() // 1000) < 50000,
+        [F32],
+        [(", 50000", ", 49999"), (", 50000", ", 50001")],
+    ),
+    "a float of 8 bits": (
+        lambda x: (x * 127).round().to(torch.int8).int() * 3 + 7 < 200,
+        [F32],
+        [(", 7\n", ", 8\n"), (", 200", ", 199")],
+    ),
+    "a hash of a float": (
+        lambda x: ((x * 9).int() * 73856093 ^ (x * 9).int() >> 5) % 1024 < 500,
+        [F32],
+        [(", 500", ", 501"), (", 5\n", ", 6\n")],
+    ),
+    "an integer of an integer": (
+        lambda a: ((a.float() * 0.3).int() * GENERATOR + ADDEND) >> 16,
+        [I32],
+        [(", 12345", ", 12344"), (", 12345", ", 12346")],
+    ),
+    "an integer of an integer of a float": (
+        lambda x: (((x * 7).int() * 0.3).long() * GENERATOR + ADDEND) >> 16,
+        [F32],
+        [(", 12345", ", 12344"), (", 12345", ", 12346")],
+    ),
+    "a remainder times a quotient": (
+        lambda a: a % 1000 * (a // 1000) < 50000,
+        [I64],
+        [(", 50000", ", 49999"), (", 50000", ", 50001")],
+    ),
+    "a cube that wraps around": (
+        lambda a: (a * a * a + 4) // 1000,
+        [I64],
+        [(", 4\n", ", 5\n"), (", 1000", ", 1001")],
+    ),
     "places in blocks, further on": (
         lambda cache, blocks, at: cache[blocks[(at + 3) // 16], (at + 3) % 16],
         PAGED,
@@ -170,6 +216,11 @@ EQUAL: dict[str, tuple[Function, Function, list[Any]]] = {
         lambda a: ((a * GENERATOR + ADDEND) >> 16) % 4,
         [I64],
     ),
+    "an index that has bounds": (
+        lambda t, x: t[(x.sigmoid() * 29).long().clamp(min=0)],
+        lambda t, x: t[(x.sigmoid() * 29).long()],
+        [mirage.spec((30, 8), "float16"), mirage.spec((16,), "float32")],
+    ),
     "a multiple": (
         lambda a: a * 7 < 1001,
         lambda a: a * 7 <= 1000,
@@ -198,8 +249,8 @@ def test_both_sides_of_a_turn_are_drawn() -> None:
     part = integer_part(program_of("a square"))
     assert part is not None
     rng = np.random.default_rng(0)
-    drawn, others = (rng.integers(-9, 4000, (64, 64)) for _ in range(2))
-    (found,) = Steering(part, [drawn], [others], rng).run()
+    drawn = rng.integers(-9, 4000, (64, 64))
+    (found,) = Steering(part, [drawn], rng).run()
     assert {999, 1000} <= set(np.abs(found).ravel().tolist())
 
 
@@ -208,8 +259,8 @@ def test_what_jumps_over_a_turn_is_brought_there() -> None:
     part = integer_part(program)
     assert part is not None
     rng = np.random.default_rng(0)
-    drawn, others = (rng.integers(-9, 4000, (64, 64)) for _ in range(2))
-    (found,) = Steering(part, [drawn], [others], rng).run()
+    drawn = rng.integers(-9, 4000, (64, 64))
+    (found,) = Steering(part, [drawn], rng).run()
     rests = (found * GENERATOR + ADDEND) % (1 << 16)
     assert (rests == 0).any()
     assert (rests == (1 << 16) - 1).any()

@@ -56,7 +56,7 @@ _NAMES = (
 LESS, REMAINDER, FLOOR_DIVIDE, BIT_AND, SHIFT_RIGHT, NEG, MAX, MIN, ABS = (
     table.OPERATORS[name] for name in _NAMES
 )
-_CONVERSIONS = frozenset(
+CONVERSIONS = frozenset(
     op for name, op in table.OPERATORS.items() if name.startswith(("to_i", "to_u"))
 )
 
@@ -622,7 +622,7 @@ class _Limits:
             for gather in self._gathers
             for where, _, node in _ancestors(self._made, gather.level, gather.index)
             if isinstance(node, ir.Apply)
-            and node.op in _CONVERSIONS
+            and node.op in CONVERSIONS
             and not self._is_whole(where, node.operands[0])
         ]
         known = [value for value in found if value is not None]
@@ -819,7 +819,7 @@ class _Limits:
             self._hold(level, operands[0], Limit(1 - limit.stop, 1 - limit.start))
         elif op is table.WHERE:
             self._either(level, operands[1:], limit)
-        elif op in _CONVERSIONS:
+        elif op in CONVERSIONS:
             self._conversions[_MADE] = limit
             self._hold(level, operands[0], limit)
         elif op.kind is Kind.GATHER:
@@ -1019,7 +1019,7 @@ class _Ranges:
         if node.op.name in _BOUNDED:
             return _BOUNDED[node.op.name]
         given = [self.of(where, o, depth + 1) for o in node.operands]
-        if node.op in _CONVERSIONS and given == [None]:
+        if node.op in CONVERSIONS and given == [None]:
             return self._of_float(where, node.operands[0])
         if node.op.kind in (Kind.REDUCTION, Kind.SCAN):
             return self._joined(node, given[0])
@@ -1112,7 +1112,7 @@ class _Boxes:
         for _, value, node in _ancestors(self._known.made, gather.level, gather.index):
             if node is None and value in formats:
                 found[value] = None
-            elif isinstance(node, ir.Apply) and node.op in _CONVERSIONS:
+            elif isinstance(node, ir.Apply) and node.op in CONVERSIONS:
                 found[_MADE] = None
         return list(found)
 
