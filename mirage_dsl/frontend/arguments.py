@@ -517,10 +517,12 @@ class Origin:
         library: `torch`, also where specs are given; `numpy`; or none of both, for
             graphs that are built by hand.
         device: Of PyTorch's tensors: as text, with its number.
+        of_specs: Whether specs are given, for tensors of either library.
     """
 
     library: Literal["torch", "numpy", ""] = ""
     device: str = "cuda:0"
+    of_specs: bool = False
 
     @property
     def torch(self) -> Any:
@@ -540,7 +542,7 @@ def origin_of(tensors: Sequence[Any]) -> Origin:
     if devices:
         return Origin("torch", devices[0])
     specs = all(isinstance(t, TensorSpec) for t in tensors)
-    return Origin("torch" if specs else "numpy")
+    return Origin("torch" if specs else "numpy", of_specs=specs)
 
 
 @public_function("mirage.spec")

@@ -1339,14 +1339,14 @@ def _extreme(
     """What the method returns: the extremes, and PyTorch's pair if it has an axis."""
     found = call(name, x, *args, **kwargs)
     axis = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
-    library = found.recorder.origin.library
-    pair = "dim" in kwargs or library == "torch"
-    if not isinstance(axis, int) or (library == "numpy" and not pair):
+    origin = found.recorder.origin
+    pair = "dim" in kwargs or origin.library == "torch"
+    if not isinstance(axis, int) or (origin.library == "numpy" and not pair):
         return found
-    if not pair:
-        return Extreme(found.recorder, found.handle, found, name)
-    both = Selection(found, call(f"arg{name}", x, *args, **kwargs))
-    return of_pytorchs_class(name, both, found.recorder.origin)
+    both = Selection(found, call(f"arg{name}", x, *args, **kwargs)) if pair else None
+    if both is None or (origin.of_specs and "dim" not in kwargs):
+        return Extreme(found.recorder, found.handle, found, name, both)
+    return of_pytorchs_class(name, both, origin)
 
 
 # -- Extremes along an axis ------------------------------------------------------------
@@ -1375,25 +1375,64 @@ def of_pytorchs_class(name: str, found: tuple[Any, ...], origin: Origin) -> Any:
 class Extreme(Tensor):
     """The extremes along an axis where nothing tells which library is meant.
 
-    What they differ in is refused.
+    What they differ in is refused; of specs it is both a tensor, as in NumPy, and
+    PyTorch's pair.
+
+    Args:
+        recorder: Theirs.
+        handle: Theirs.
+        of: The extremes.
+        name: Which of both: the name of PyTorch's function.
+        pair: PyTorch's pair, if it is that too.
     """
 
     def __init__(
-        self, recorder: Recorder, handle: Handle, of: Tensor, name: str
+        self,
+        recorder: Recorder,
+        handle: Handle,
+        of: Tensor,
+        name: str,
+        pair: Selection | None,
     ) -> None:
         super().__init__(recorder, handle, of.memory, of.path)
-        self._name = name
+        self._name, self._pair = name, pair
+
+    @property
+    def whole(self) -> Any:
+        """PyTorch's pair where it may be meant; else the tensor itself."""
+        if self._pair is None:
+            return self
+        return of_pytorchs_class(self._name, self._pair, self.recorder.origin)
+
+    @property
+    def values(self) -> Tensor:
+        """The extremes."""
+        return self.viewed()
+
+    @property
+    def indices(self) -> Tensor:
+        """Their first positions along the axis."""
+        if self._pair is None:
+            return super().__getattr__("indices")
+        return self._pair.indices
+
+    def __len__(self) -> int:
+        return super().__len__() if self._pair is None else 2
 
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, int | slice):
             return super().__getitem__(index)
+        if self._pair is not None:
+            return self._pair[index]
         raise TraceError.here(
             f"{self._name}(axis)[{index}] is a row in NumPy, and half of a pair in "
             f"PyTorch; write .a{self._name}(axis), and index that for a row"
         )
 
     def __iter__(self) -> Iterator[Any]:
-        raise TraceError.here(
-            f"{self._name}(axis) is a tensor of rows in NumPy, and a pair in "
-            f"PyTorch; write .a{self._name}(axis) and .arg{self._name}(axis)"
-        )
+        if self._pair is None:
+            raise TraceError.here(
+                f"{self._name}(axis) is a tensor of rows in NumPy, and a pair in "
+                f"PyTorch; write .a{self._name}(axis) and .arg{self._name}(axis)"
+            )
+        return iter(self._pair)

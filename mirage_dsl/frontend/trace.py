@@ -56,7 +56,7 @@ from mirage_dsl.frontend.recorder import (
     TraceAgainError,
 )
 from mirage_dsl.frontend.tapers import TAPERS
-from mirage_dsl.frontend.tensor import Tensor, UnknownAttributeError
+from mirage_dsl.frontend.tensor import Extreme, Tensor, UnknownAttributeError
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.walk import operands_of, results_of
 from mirage_dsl.ops.definition import Kind
@@ -539,10 +539,16 @@ def _no_longer_in(location: SourceLocation | None) -> Generator[None]:
         raise type(error)(error.message, location or error.location) from None
 
 
+def _whole_pair(_: str, leaf: Any) -> Any:
+    """PyTorch's pair in the place of its first half, as which it was computed with."""
+    return leaf.whole if isinstance(leaf, Extreme) else leaf
+
+
 def _outputs(
     returned: Any, name: str, recorder: Recorder, location: SourceLocation | None
 ) -> tuple[list[Handle], Any, tuple[int | None, ...]]:
     """The returned tensors, the structure they came in, and which memory has each."""
+    returned = map_leaves(returned, _whole_pair)
     leaves = leaves_of(returned)
     if returned is None or not leaves:
         raise TraceError(

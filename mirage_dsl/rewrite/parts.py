@@ -28,9 +28,9 @@ def alone(graph: ir.KernelGraph, part: Sequence[ir.Apply]) -> ir.KernelGraph:
     used = {n for v in (*given, *made) for n in types[v].names}
     return ir.KernelGraph(
         graph.name,
-        tuple(ir.Input(v, types[v].in_memory) for v in given),
+        tuple(ir.Input(v, types[v]) for v in given),
         tuple(part),
-        (ir.Return(last, types[last].in_memory),),
+        (ir.Return(last, types[last]),),
         tuple((n, e) for n, e in graph.extents if n in used),
     )
 

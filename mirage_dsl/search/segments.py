@@ -968,6 +968,8 @@ def _without_last_views(
         names[at : at + len(old)] = new
         views.insert(0, made[value])
         value = made[value].values[0]
+    if not views:
+        return program, ()
     nodes = tuple(n for n in program.nodes if n not in views)
     axes = tuple((Dim(n),) for n in names)
     lies = replace(types[value].in_memory, axes=axes)

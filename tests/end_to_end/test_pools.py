@@ -16,7 +16,8 @@ from mirage_dsl.cost.estimate import estimate
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.rewrite.windows import alone, in_place, pools, with_windows
+from mirage_dsl.rewrite.parts import alone, in_place
+from mirage_dsl.rewrite.windows import pools, with_windows
 from mirage_dsl.search.budget import SearchBudget
 from mirage_dsl.search.driver import search
 from mirage_dsl.search.programs import structural_search
@@ -75,9 +76,9 @@ def test_a_kernel_stands_in_the_place_of_a_call(shape: tuple[int, ...]) -> None:
     function: Function = lambda x: functional.max_pool1d(x, 3, 2, 1)  # noqa: E731
     program = mirage.kernel(function).bind(mirage.spec(shape, "float32")).program
     (call,) = pools(program)
-    kernel = searched().kernel_of_pool(alone(program, call), most=float("inf"))
+    kernel = searched().kernel_of_pool(alone(program, [call]), most=float("inf"))
     assert kernel is not None
-    made = in_place(program, call, kernel)
+    made = in_place(program, [call], kernel)
     assert parse(str(made)) == made
     assert mirage.verify(made, program).ok
     x = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
@@ -137,9 +138,9 @@ def test_what_stays_a_call_stands_for_itself(which: int) -> None:
     """The other one is written out on both sides, with its axes in another order."""
     program = of_convolutions()
     call = pools(program)[which]
-    kernel = searched().kernel_of_pool(alone(program, call), most=float("inf"))
+    kernel = searched().kernel_of_pool(alone(program, [call]), most=float("inf"))
     assert kernel is not None
-    certificate = mirage.verify(in_place(program, call, kernel), program)
+    certificate = mirage.verify(in_place(program, [call], kernel), program)
     assert certificate.ok
     assert "1 section by itself" in certificate.reason
 

@@ -61,7 +61,7 @@ def of_three(x: Any, y: Any, z: Any) -> Any:
 
 def with_maxima(x: Any, y: Any) -> Any:
     t = m.concat([x * 2, y], axis=1)
-    e = m.exp(t - t.amax(-1, keepdims=True))
+    e = m.exp(t - t.max(-1, keepdims=True))
     return (e * t).sum(-1) / e.sum(-1)
 
 
@@ -122,7 +122,7 @@ def test_what_is_returned_stays() -> None:
 
 def shifted_against_itself(x: Any, y: Any) -> Any:
     t = m.concat([x * 2, y], axis=1)
-    return (m.exp(t) / m.exp(t).amax(-1, keepdims=True)).sum(-1)
+    return (m.exp(t) / m.exp(t).max(-1, keepdims=True)).sum(-1)
 
 
 @pytest.mark.parametrize(
