@@ -64,6 +64,8 @@ _MOST_MODULI = 4
 _EACH = 24
 """Runs of each decision; half of them are on either side."""
 _FEWEST_RUNS, _MOST_RUNS = 48, 256
+_MOST_ELEMENTS = 1 << 20
+"""Of a tensor in all runs: where it is large there are fewer."""
 
 
 # -- Decisions -------------------------------------------------------------------------
@@ -209,7 +211,9 @@ def _as_integers(
 
 def runs_of(part: ir.KernelGraph) -> int:
     """How many runs it takes for each decision to be met from both sides."""
-    return min(max(_EACH * _decisions(part), _FEWEST_RUNS), _MOST_RUNS)
+    decisions = _decisions(part)
+    wanted = min(max(_EACH * decisions, _FEWEST_RUNS), _MOST_RUNS)
+    return min(wanted, max(_MOST_ELEMENTS // largest_value(part), decisions))
 
 
 def _decisions(part: ir.KernelGraph) -> int:
@@ -445,7 +449,7 @@ class Steering:
         by_decision = (
             self._there[n :: self._decisions] for n in range(self._decisions)
         )
-        return all(there.mean() > _ENOUGH for there in by_decision)
+        return all(there.mean() > _ENOUGH for there in by_decision if len(there))
 
     def _descend(self) -> None:
         """Move it ever nearer to a turn, bit by bit or by chance."""
@@ -457,7 +461,8 @@ class Steering:
 
     def _take(self, ways: list[Integers]) -> None:
         """Move it to what is nearest to a turn, of some numbers and of any others."""
-        bits = 1 << np.arange(_FARTHEST.bit_length())[:, None]
+        places = self._rng.permutation(_FARTHEST.bit_length())[: self._numbers]
+        bits = 1 << places[:, None]
         some = ways[0] + self._near(self._numbers, len(self._runs))
         tried = np.concatenate([np.array(ways), ways[0] ^ bits, some])
         lacking = self._lacking(self._tried(tried, told=True))
