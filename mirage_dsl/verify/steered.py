@@ -11,7 +11,7 @@ and what lies between is cut into parts:
 What jumps over a turn at each step, as a product that is divided, is brought there by
 how far one step moves it: what has to be added follows from that modulo the divisor.
 Where nothing follows, elements are moved by steps of a divisor, from beside a multiple
-of it, and some numbers are tried.
+of it, and ever nearer to the turn by single bits and any other numbers:
 
     a % 1000 * (a // 1000) < 50000   at  1: holds   1001 ... 50000001: does not
 
@@ -52,6 +52,10 @@ _FEWEST_NUMBERS, _MOST_NUMBERS = 4, 64
 """How many numbers are tried at once in the place of an element, or about so many."""
 _BY_ONE = 0.25
 """How often elements are moved by steps of 1 where something is divided."""
+_ENOUGH = 0.75
+"""What part of the runs is enough, if each third of them is brought elsewhere."""
+_DESCENTS = 6
+"""How often it is moved nearer at last."""
 _ROUNDS = 4
 """How often an element is moved in each run, of any input: two of them may have to be
 beside each other."""
@@ -60,6 +64,8 @@ _MOST_MODULI = 4
 _EACH = 24
 """Runs of each decision; half of them are on either side."""
 _FEWEST_RUNS, _MOST_RUNS = 48, 256
+_MOST_ELEMENTS = 1 << 20
+"""Of a tensor in all runs: where it is large there are fewer."""
 
 
 # -- Decisions -------------------------------------------------------------------------
@@ -80,6 +86,11 @@ class Decision:
     value: Integers
     other: Integers
     modulus: Integers
+
+    @property
+    def arrays(self) -> tuple[Integers, Integers, Integers, Integers]:
+        """All of them."""
+        return self.made, self.value, self.other, self.modulus
 
     @property
     def beyond(self) -> Integers:
@@ -200,8 +211,13 @@ def _as_integers(
 
 def runs_of(part: ir.KernelGraph) -> int:
     """How many runs it takes for each decision to be met from both sides."""
-    decisions = sum(_decides(node.op) for node in part.applies)
-    return min(max(_EACH * decisions, _FEWEST_RUNS), _MOST_RUNS)
+    decisions = _decisions(part)
+    wanted = min(max(_EACH * decisions, _FEWEST_RUNS), _MOST_RUNS)
+    return min(wanted, max(_MOST_ELEMENTS // largest_value(part), decisions))
+
+
+def _decisions(part: ir.KernelGraph) -> int:
+    return sum(_decides(node.op) for node in part.applies)
 
 
 # -- Moves -----------------------------------------------------------------------------
@@ -237,6 +253,9 @@ class Steering:
         # element that tells, and whether it is beside its turn.
         self._input = self._place = self._told = np.zeros_like(self._runs)
         self._there = np.zeros_like(self._runs, np.bool_)
+        # By how much what decides is to be beyond what it is compared with.
+        self._decisions = _decisions(graph)
+        self._targets = self._runs // self._decisions % 3 - 1
         self._moduli = np.zeros(0, np.int64)
 
     def run(self) -> list[Array]:
@@ -252,11 +271,13 @@ class Steering:
             self._input = np.take(self._movable, turn)
             # Inputs of one shape meet where they are moved.
             self._place = place % self._sizes[self._input]
-            self._cross()
-            self._step()
+            self._step(self._cross())
             no_other_way = len(self._movable) == 1 and not len(self._moduli)
-            if no_other_way or self._there.all():
+            if self._are_enough():
+                return self._drawn
+            if no_other_way:
                 break
+        self._descend()
         return self._drawn
 
     def _tried(self, values: Integers, *, told: bool = False) -> Decision:
@@ -270,14 +291,13 @@ class Steering:
         rows = np.arange(len(values))[:, None] * len(self._runs)
         parts: list[tuple[Integers, Decision]] = []
         for number, deciders in enumerate(domain.found):
-            own = self._runs[number :: len(domain.found)]
+            own = self._runs[number :: self._decisions]
             place = self._told[own] if told else None
             parts.append((own, _decision(deciders, rows + own, place)))
         width = max(part.made.shape[-1] for _, part in parts)
         state = [np.zeros((*values.shape, width), np.int64) for _ in range(4)]
         for own, part in parts:
-            arrays = part.made, part.value, part.other, part.modulus
-            for into, found in zip(state, arrays, strict=True):
+            for into, found in zip(state, part.arrays, strict=True):
                 into[:, own, : found.shape[-1]] = found
         return Decision(*(a[..., 0] for a in state) if told else state)
 
@@ -321,13 +341,15 @@ class Steering:
         lengths = self._rng.integers(_FARTHEST.bit_length(), size=shape)
         return self._rng.integers(-_FARTHEST, _FARTHEST, shape) >> lengths
 
-    def _cross(self) -> None:
-        """Move an element of each run to where its decision comes out otherwise.
+    def _cross(self) -> list[Integers]:
+        """What is moved, and numbers of which a decision of each run lies between.
 
-        By numbers of any length, of steps of 1 or of what is divided by: the nearest
-        such place on one side, of which it is then looked for ever more closely.
+        They are found by steps of 1 or of what is divided by: those beside the nearest
+        place on one side, of which it is looked for ever more closely.
         """
-        start, steps = self._start()
+        self._bring_near()
+        found = self._elements()
+        start, steps = self._start(found)
         rungs = self._rungs(start, steps)
         state = self._tried(start + steps * rungs)
         moduli = np.unique(state.modulus)
@@ -335,41 +357,59 @@ class Steering:
         differs = state.made != state.made[0]
         moves = differs | (state.beyond != state.beyond[0])
         self._tell(differs.any(axis=0), moves.any(axis=0))
-        at = np.argmax(differs[:, self._runs, self._told], axis=0) * ~self._there
-        stays, crosses = rungs[np.maximum(at - 2, 0), self._runs], rungs[at, self._runs]
+        stays, crosses = self._nearest(rungs, differs[:, self._runs, self._told])
         made, parts = state.made[0, self._runs, self._told], self._numbers
         while (np.abs(crosses - stays) > 1).any():
             ends = np.arange(parts + 1)[:, None]
             points = stays + (crosses - stays) * ends // parts
-            found = self._tried(start + steps * points[1:-1], told=True).made != made
-            first = np.where(found.any(axis=0), np.argmax(found, axis=0) + 1, parts)
+            other = self._tried(start + steps * points[1:-1], told=True).made != made
+            first = np.where(other.any(axis=0), np.argmax(other, axis=0) + 1, parts)
             stays, crosses = points[first - 1, self._runs], points[first, self._runs]
-        chosen = np.where(self._rng.random(len(start)) < 0.5, stays, crosses)
-        self._put(start + steps * chosen)
+        return [found, start + steps * stays, start + steps * crosses]
 
-    def _start(self) -> tuple[Integers, Integers]:
+    def _nearest(
+        self, rungs: Integers, differs: NDArray[np.bool_]
+    ) -> tuple[Integers, Integers]:
+        """The least of numbers of steps that make a difference, and the last before.
+
+        On one side if there are any; 0 and 0 where there are none, or are not needed.
+        """
+        sides, far = self._rng.choice((-1, 1), rungs.shape[1]), np.abs(rungs)
+        chosen = far + 2 * _FARTHEST * (np.sign(rungs) != sides)
+        usable = differs & ~self._there
+        at = np.argmin(np.where(usable, chosen, 4 * _FARTHEST), axis=0)
+        crosses = rungs[at, self._runs] * usable[at, self._runs]
+        before = (np.sign(rungs) == np.sign(crosses)) & (far < np.abs(crosses))
+        stays = np.sign(crosses) * np.where(before, far, 0).max(axis=0)
+        return stays, crosses
+
+    def _start(self, found: Integers) -> tuple[Integers, Integers]:
         """From where elements are moved, and by what steps.
 
         In steps of what is divided by from beside a multiple of it.
         """
-        self._bring_near()
-        start, count = self._elements(), len(self._runs)
-        steps = np.ones(count, np.int64)
+        steps = np.ones_like(found)
         if len(self._moduli):
-            by_one = self._there | (self._rng.random(count) < _BY_ONE)
-            steps = np.where(by_one, 1, self._rng.choice(self._moduli, count))
-        near = start - start % steps + self._rng.integers(-1, 2, count)
-        return np.where(steps > 1, near, start), steps
+            by_one = self._rng.random(len(found)) < _BY_ONE
+            moduli = self._rng.choice(self._moduli, len(found))
+            steps = np.where(by_one | self._there, 1, moduli)
+        near = found - found % steps + self._rng.integers(-1, 2, len(found))
+        return np.where(steps > 1, near, found), steps
 
     def _rungs(self, start: Integers, steps: Integers) -> Integers:
-        """How many steps each is moved at first, on either side of where it starts."""
+        """How many steps each is moved at first: none, and by numbers of any length.
+
+        And to such numbers.
+        """
         least, most = self._ends[:, self._input]
         back = (start - np.maximum(start - _FARTHEST, least)) // steps
         far = (np.minimum(start + _FARTHEST, most) - start) // steps
-        apart = max(2 * _FARTHEST.bit_length() // self._numbers, 1)
+        apart = max(4 * _FARTHEST.bit_length() // self._numbers, 1)
         lengths = 1 << np.arange(0, _FARTHEST.bit_length(), apart)
-        rungs = np.append(0, np.stack([lengths, -lengths], axis=1))[:, None]
-        rungs = self._rng.choice((-1, 1), len(start)) * rungs
+        ends = np.concatenate([-lengths, lengths])[:, None]
+        none = np.zeros((1, len(start)), np.int64)
+        by = np.broadcast_to(ends, (len(ends), len(start)))
+        rungs = np.concatenate([none, by, (ends - start) // steps])
         return np.clip(rungs, -np.maximum(back, 0), np.maximum(far, 0))
 
     def _tell(self, differs: NDArray[np.bool_], moves: NDArray[np.bool_]) -> None:
@@ -383,23 +423,64 @@ class Steering:
         new = moves.any(axis=1) & ~self._there
         self._told = np.where(new, told, self._told)
 
-    def _step(self) -> None:
-        """Move it by as much as brings beside a turn what jumps over that."""
-        start = self._elements()
-        before, after = _split(self._tried(np.array([start, start + 1]), told=True))
-        targets = self._rng.integers(-1, 1, len(start))
+    def _step(self, found: list[Integers]) -> None:
+        """Move it from one of some numbers to beside a turn that it jumps over."""
+        both = np.array([*found, *(values + 1 for values in found)])
+        state = self._tried(both, told=True)
+        at = np.argmin(self._lacking(state)[: len(found)], axis=0)
+        start = both[at, self._runs]
+        before, after = (
+            Decision(*(a[which, self._runs] for a in state.arrays))
+            for which in (at, at + len(found))
+        )
+        divided = before.modulus > 0
+        targets = np.where(divided, np.minimum(self._targets, 0), self._targets)
         with np.errstate(over="ignore"):
             steps, by = after.beyond - before.beyond, targets - before.beyond
         # What moves bits is brought there by the bits in which it differs.
         ways = [start, start ^ before.value ^ (before.other + targets)]
         for modulus in (*self._moduli, 0):
-            own = np.where(before.modulus > 0, before.modulus, modulus)
-            ways.append(start + _lacking(by, steps, own))
-        # What comes there in no equal steps may do so by chance.
-        ways += list(start + self._near(self._numbers, len(start)))
-        reached = _is_beside(self._tried(np.array(ways), told=True))
-        self._put(np.array(ways)[np.argmax(reached, axis=0), self._runs])
-        self._there = reached.any(axis=0)
+            own = np.where(divided, before.modulus, modulus)
+            ways.append(start + _in_steps(by, steps, own))
+        self._take(ways)
+
+    def _are_enough(self) -> bool:
+        """Whether of each decision most runs are where they are to be."""
+        by_decision = (
+            self._there[n :: self._decisions] for n in range(self._decisions)
+        )
+        return all(there.mean() > _ENOUGH for there in by_decision if len(there))
+
+    def _descend(self) -> None:
+        """Move it ever nearer to a turn, bit by bit or by chance."""
+        for _ in range(_DESCENTS):
+            before = self._elements()
+            self._take([before])
+            if self._are_enough() or (self._elements() == before).all():
+                break
+
+    def _take(self, ways: list[Integers]) -> None:
+        """Move it to what is nearest to a turn, of some numbers and of any others."""
+        places = self._rng.permutation(_FARTHEST.bit_length())[: self._numbers]
+        bits = 1 << places[:, None]
+        some = ways[0] + self._near(self._numbers, len(self._runs))
+        tried = np.concatenate([np.array(ways), ways[0] ^ bits, some])
+        lacking = self._lacking(self._tried(tried, told=True))
+        self._put(tried[np.argmin(lacking, axis=0), self._runs])
+        self._there = lacking.min(axis=0) == 0
+
+    def _lacking(self, state: Decision) -> Integers:
+        """How far what decides is from where it is to be: a number, or one of a period.
+
+        On the other side of a turn it is farther than any on its own.
+        """
+        targets = self._targets
+        periods = np.maximum(state.modulus, 1)
+        rest = (state.beyond - np.minimum(targets, 0)) % periods
+        apart = np.minimum(np.abs(state.beyond - targets), _FARTHEST)
+        other = (targets != 0) & (np.sign(state.beyond) != targets)
+        apart = np.where(other, apart + _FARTHEST, apart)
+        return np.where(state.modulus > 1, np.minimum(rest, periods - rest), apart)
 
 
 def _ends_of(dtype: DType, limit: Limit | None) -> tuple[int, int]:
@@ -410,24 +491,11 @@ def _ends_of(dtype: DType, limit: Limit | None) -> tuple[int, int]:
     return max(limit.start, least), min(limit.stop - 1, most)
 
 
-def _split(state: Decision) -> list[Decision]:
-    """What is decided with each number."""
-    arrays = state.made, state.value, state.other, state.modulus
-    return [Decision(*one) for one in zip(*arrays, strict=True)]
-
-
-def _lacking(by: Integers, steps: Integers, moduli: Integers) -> Integers:
+def _in_steps(by: Integers, steps: Integers, moduli: Integers) -> Integers:
     """How many steps make up so much, modulo numbers; 0 where none do."""
     each = zip(by.tolist(), steps.tolist(), moduli.tolist(), strict=True)
     found = [_solution(*one) for one in each]
     return np.array([n if abs(n) < _FARTHEST else 0 for n in found], np.int64)
-
-
-def _is_beside(decision: Decision) -> NDArray[np.bool_]:
-    """Where what decides is beside a turn: of a period, or of what it is beside."""
-    modulus = np.maximum(decision.modulus, 1)
-    at_end = (decision.beyond + 1) % modulus < 2
-    return np.where(decision.modulus > 1, at_end, np.abs(decision.beyond) < 2)
 
 
 def _solution(by: int, step: int, modulus: int) -> int:

@@ -78,6 +78,16 @@ CASES: dict[str, tuple[Function, list[Any], list[tuple[str, str]]]] = {
         [I64],
         [(", 12345", ", 12344"), (", 5555", ", 5556"), ("bit_xor", "bit_or")],
     ),
+    "other bits, further down": (
+        lambda a: (a ^ 8450) >> 1 < 5254,
+        [I32],
+        [(", 5254", ", 5255"), ("less shift", "less_equal shift")],
+    ),
+    "a multiple of other bits": (
+        lambda a: torch.where((a ^ 8685) * 3 + 1522 < 1820, a, 0),
+        [I32],
+        [(", 1522", ", 1523"), (", 1820", ", 1819")],
+    ),
     "one beside another": (
         lambda a, b: a * 3 + 1000 < b * 2,
         [I64, I64],
