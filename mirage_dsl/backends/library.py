@@ -114,7 +114,7 @@ def expression(
     template = node.op.torch
     match node.op.kind:
         case Kind.ELEMENTWISE:
-            if node.op.chooses and _is_one_number(operands[1:]):
+            if node.is_one_number:
                 return _filled(operands[1].text, result, dtype, size)
             return _elementwise(node.op, operands, result, dtype)
         case Kind.REDUCTION:
@@ -142,11 +142,6 @@ def only_element(operand: Argument, over: Sequence[str], dtype: DType) -> str:
     """What a reduction over axes of one element gives, as a view."""
     text = f"{operand.text}.squeeze({tuple(operand.dims.index(d) for d in over)})"
     return text if operand.dtype == dtype else f"{text}.to({torch_dtype(dtype)})"
-
-
-def _is_one_number(operands: Sequence[Argument]) -> bool:
-    """Whether operands are constants, and all the same."""
-    return all(o.dtype is None and o.text == operands[0].text for o in operands)
 
 
 def _filled(number: str, dims: Sequence[str], dtype: DType, size: Size) -> str:

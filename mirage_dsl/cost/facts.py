@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from mirage_dsl.core.errors import SearchError
 from mirage_dsl.core.hardware import SECTOR
-from mirage_dsl.core.types import INTEGERS, Dim, Scalar, TensorType, Types, f32
+from mirage_dsl.core.types import Dim, Scalar, TensorType, Types, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
+from mirage_dsl.ir.analysis.integers import CONVERSIONS
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.maps import Extents, known_extents
 from mirage_dsl.ops import table
@@ -46,9 +47,6 @@ from mirage_dsl.tile.build import (
 from mirage_dsl.tile.combined import Deal, deal, packed, runs, words
 
 # -- Who makes and who reads a value ---------------------------------------------------
-
-_TO_INTEGERS = frozenset(table.CONVERSIONS[dtype] for dtype in INTEGERS)
-
 
 STAGES: tuple[Stage, ...] = ("before", "body", "after")
 
@@ -651,9 +649,7 @@ class _Builder:
             readers=np.array(readers).reshape(len(own), len(facts.products)),
             picked=flags(map(flow.picks, own))[:, None],
             single=flags(map(self.is_single, own, kinds))[:, None],
-            windows=flags(len(at) > 1 and not at.keys() <= self.stored for at in steps)[
-                :, None
-            ],
+            windows=flags(map(self.is_of_windows, steps))[:, None],
         )
 
     def is_single(self, load: tp.Load, kind: TensorType) -> bool:
@@ -716,6 +712,10 @@ class _Builder:
         dims = {d for s in every if isinstance(s, tp.Store) for d in ir.dims_of(s.at)}
         return frozenset(self.place[d] for d in dims if d in self.place)
 
+    def is_of_windows(self, steps: Mapping[int, int]) -> bool:
+        """Whether elements at such steps are of windows: no result has all of these."""
+        return len(steps) > 1 and not steps.keys() <= self.stored
+
     def windows(self, loads: Loads) -> Flags:
         """Which pieces several lanes read one element along, and no result has."""
         read = zip(loads.steps, loads.windows[:, 0], strict=True)
@@ -766,7 +766,7 @@ class _Builder:
     ) -> Mapping[Dim, int] | None:
         """`strides` of what is computed of integers; None where none are known."""
         tiles = [o for o in statement.operands if isinstance(o, str)]
-        if statement.op in _TO_INTEGERS:
+        if statement.op in CONVERSIONS:
             return known.get(tiles[0])
         if statement.op is table.WHERE:
             chosen = [o for o in statement.operands[1:] if isinstance(o, str)]

@@ -17,15 +17,21 @@ import torch.nn.functional as F  # noqa: N812
 import mirage_dsl as mirage
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.backends.triton.running.screen import compile_only
+from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import Dim
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.text.parser import parse
+from mirage_dsl.ir.walk import without_dead
 from mirage_dsl.ops.definition import Kind
-from mirage_dsl.rewrite.concats import pick_joined
+from mirage_dsl.rewrite.concats import joined_parts, pick_joined
 from mirage_dsl.rewrite.expand import expand
+from mirage_dsl.rewrite.parts import alone, in_place
 from mirage_dsl.rewrite.sinking import sink_views
+from mirage_dsl.search.budget import SearchBudget
+from mirage_dsl.search.programs import structural_search
+from mirage_dsl.search.segments import SegmentSearch
 from mirage_dsl.tile import program as tile_program
 from mirage_dsl.tile import text as tile_text
 from mirage_dsl.tile.build import programs
@@ -167,6 +173,49 @@ def test_blocks_pick_what_was_joined(name: str) -> None:
     for one, other, array in zip(found, expected, arrays, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(array, other.double(), rtol=1e-5, atol=1e-5)
+
+
+# -- In long programs ------------------------------------------------------------------
+
+MOVED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
+    "padded": (lambda x: F.pad(x, (2, 3, 3, 4), value=0.5), [normal(4, 20, 30)], 1),
+    "rolled": (lambda x: torch.roll(x, (3, 2), (0, 1)), [normal(20, 30)], 1),
+    "windows of padded": (
+        lambda x: in_windows(F.pad(x, (0, 0, 3, 4, 2, 3))),
+        [normal(2, 7, 9, 14)],
+        1,
+    ),
+    "two pads": (
+        lambda x: F.pad(F.pad(x, (2, 2)).cumsum(0), (2, 3)),
+        [normal(64, 50)],
+        2,
+    ),
+    "of two tensors": (lambda x, y: torch.cat([x, y], 1), [normal(9, 14)] * 2, 0),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_only_moves_elements_is_a_kernel(name: str) -> None:
+    """Whatever it is estimated to take at these sizes."""
+    function, tensors, kernels = MOVED[name]
+    program = made = traced(function, tensors)
+    budget = SearchBudget()
+    structures = structural_search(H100, 0, 1, budget.now)
+    search = SegmentSearch(structures, H100, budget=budget)
+    for part in joined_parts(program):
+        kernel = search.kernel_of_joined(alone(made, part), most=float("inf"))
+        assert kernel is not None
+        made = in_place(made, part, kernel)
+    made = without_dead(made)
+    assert len(made.blocks) == kernels
+    assert parse(str(made)) == made
+    if not kernels:
+        return
+    assert all(n.op.kind is not Kind.CONCAT for n in made.applies)
+    certificate = mirage.verify(made, program)
+    assert certificate.ok, certificate.reason
+    (found,) = TritonExecutable(made, interpret=True)(*tensors)
+    torch.testing.assert_close(found, function(*tensors))
 
 
 # -- The rewrite -----------------------------------------------------------------------

@@ -291,6 +291,18 @@ def test_derived_extents_are_computed_anew() -> None:
     assert parse(text.replace("n / 256", "n / 512")).extent_of["n#"] == 8
 
 
+def test_constants_may_name_a_dim_ahead_of_what_makes_it() -> None:
+    graph = parse("""mirage 1
+mugraph f(x: f32[m, n]) -> f32[m, u] where m = 4, n = 56, u = 53 {
+  y: f32[m, n] = mul x, 1/u
+  z: f32[m, u] = slice y dim(n) start(3) stop(56) to(u)
+  return z
+}
+""")
+    assert "u = 53" in str(graph)
+    assert parse(str(graph)) == graph
+
+
 def test_extents_that_contradict_the_tiles_are_kept() -> None:
     text = (HERE.parents[1] / "examples" / "gqa_split_kv.mu").read_text("utf-8")
     graph = parse(text).with_extents({"n#": 7})
