@@ -66,11 +66,17 @@ def gridded(axes: Iterable[Axis], names: Container[str]) -> tuple[Axis, ...]:
     )
 
 
-def names_dim(value: AttrValue, dim: str) -> bool:
-    """Whether an attribute names a dim."""
-    if isinstance(value, AxisNames):
-        return dim in value.names
-    return value == dim or (isinstance(value, tuple) and dim in value)
+def named_in(value: AttrValue) -> tuple[str, ...]:
+    """The names in an attribute, of dims or else."""
+    match value:
+        case AxisNames():
+            return value.names
+        case tuple():
+            return value
+        case str():
+            return (value,)
+        case _:
+            return ()
 
 
 JOINED = "concat"

@@ -262,22 +262,8 @@ class _Dims:
                 found.update(n for v in node.values for n in self.types[v].names)
             views = node.op.kind is Kind.VIEW and node.is_view
             if node.op is not RENAME and (node.stands_alone or views):
-                found.update(_named(node))
+                found.update(n for _, v in node.attrs for n in ir.named_in(v))
         return found
-
-
-def _named(node: ir.Apply) -> Iterator[str]:
-    """The dims that an operator names."""
-    for _, value in node.attrs:
-        match value:
-            case AxisNames():
-                yield from value.names
-            case tuple():
-                yield from value
-            case str():
-                yield value
-            case _:
-                pass
 
 
 # -- The program with fewer dims -------------------------------------------------------

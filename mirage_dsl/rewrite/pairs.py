@@ -348,4 +348,4 @@ def _can_be_taken_apart(graph: ir.KernelGraph, name: str) -> bool:
 
 def _names(node: ir.Apply, name: str) -> bool:
     """Whether an operator has to know a dim as one; sums can be over several."""
-    return any(key != "over" and ir.names_dim(value, name) for key, value in node.attrs)
+    return any(k != "over" and name in ir.named_in(v) for k, v in node.attrs)

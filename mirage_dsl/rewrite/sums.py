@@ -740,7 +740,7 @@ class _Places:
             if name != "over" or node.op.kind is Kind.CONTRACTION
         ]
         indexed = any(dim in i.type.names for i in self.program.indices)
-        if indexed or any(ir.names_dim(value, dim) for value in named):
+        if indexed or any(dim in ir.named_in(value) for value in named):
             return False
         read = {v for n in computed for v in n.values} & there
         kinds = [self.types[v] for v in sorted(read)]

@@ -25,7 +25,7 @@ from mirage_dsl.cost.estimate import estimate, least_microseconds, library_kerne
 from mirage_dsl.cost.footprint import never_fits
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import copied_for_products, with_channels_last
-from mirage_dsl.ir.canonical import canonical_hash
+from mirage_dsl.ir.canonical import Apart, Renaming, canonical_hash, new_name
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.text.parser import parse
@@ -35,6 +35,7 @@ from mirage_dsl.ir.walk import (
     makers,
     map_blocks,
     operands_of,
+    values_of,
     with_operands,
     without_dead,
 )
@@ -84,10 +85,8 @@ WORTH_A_SEARCH = 0.04
 
 MOST_SPARED = 4
 """Plans that are kept since they are accurate, where better ones may not be."""
-AS_LONG = 1.005
-"""By how much estimates of plans differ that are the same but for a few operators."""
 NOT_WORTH_IT = 1.02
-"""By how much a plan of a part that cancels has to be better than one that does not."""
+"""By how much a plan that cancels has to be better than one that does not."""
 MOST_PAIRS = 16
 """Plans of two kernels for rows in parts, of one length of the parts."""
 
@@ -538,14 +537,28 @@ class SegmentSearch:
                 sum(p.microseconds for p in some),
                 cutter.join([p.graph for p in some]),
             )
-            for some in _together([self.plans(*s, written=True) for s in parts])
+            for some in _together([self._flat_plans(*s) for s in parts])
         ]
+
+    def _flat_plans(
+        self, segment: ir.KernelGraph, inside: AbstractSet[str]
+    ) -> list[Plan]:
+        """The plans of a segment as it is written, of as few dims as it can have.
+
+        The dims of the parts beside those of the rows would be more than a grid has.
+        """
+        flat = flattened(segment)
+        if flat is None:
+            return self.plans(segment, inside, written=True)
+        plans = self.plans(flat.program, inside, written=True)
+        whole = (_named_as(segment, flat.restored(p.graph)) for p in plans)
+        return [replace(p, graph=g) for p, g in zip(plans, whole, strict=True)]
 
     def _takes_longer_than_its_bytes(
         self, segment: ir.KernelGraph, inside: AbstractSet[str]
     ) -> bool:
         """Whether the best kernel of a segment, if any, is far from streaming."""
-        plans = self.plans(segment, inside, written=True)
+        plans = self._flat_plans(segment, inside)
         if not plans:
             return True
         cost = estimate(plans[0].graph, self.hardware, inside)
@@ -1028,6 +1041,17 @@ def _with_block(graph: ir.KernelGraph, block: ir.BlockGraph) -> ir.KernelGraph:
     return with_derived_extents(map_blocks(graph, lambda _: block))
 
 
+def _named_as(segment: ir.KernelGraph, graph: ir.KernelGraph) -> ir.KernelGraph:
+    """A flat form's μGraph: a segment's names are those of its inputs and results."""
+    taken = {*values_of(graph), *values_of(segment)}
+    given = {i.name for i in segment.inputs}
+    flat = (values_of(graph) & values_of(segment)) - given
+    names = {name: new_name(f"{name}_flat", taken) for name in sorted(flat)}
+    for own, wanted in zip(graph.returns, segment.returns, strict=True):
+        names[own.value] = wanted.value
+    return Renaming(values=names).graph(graph)
+
+
 def _parts_of(
     cutter: Cutter, rows: InParts
 ) -> tuple[list[list[ir.Apply]], list[list[ir.Apply]]]:
@@ -1061,7 +1085,7 @@ def _accurate_ones(plans: Sequence[Plan], program: ir.KernelGraph) -> list[Plan]
     If they take longer, or there are none, the best plans: of those with one estimate
     the first, for the others differ in the order of operands.
     """
-    most = AS_LONG * plans[0].microseconds if plans else 0.0
+    most = NOT_WORTH_IT * plans[0].microseconds if plans else 0.0
     alike = (
         p
         for p in plans
@@ -1094,16 +1118,26 @@ def _subtracts_alike(graph: ir.KernelGraph, program: ir.KernelGraph) -> bool:
 
 
 def _differences(graph: ir.KernelGraph) -> set[frozenset[frozenset[str]]]:
-    """The dims of both operands of all differences."""
-    outer = kernel_types(graph)
+    """The dims of both operands of all differences, none of them joined of others."""
+    outer, joined = kernel_types(graph), _joined_dims(graph)
     levels = [(graph.applies, outer)]
     levels += [(b.applies, block_types(b, outer)) for b in graph.blocks]
     return {
-        frozenset(frozenset(types[v].names) for v in node.values)
+        frozenset(frozenset(joined.names(types[v].names)) for v in node.values)
         for nodes, types in levels
         for node in nodes
         if node.op is SUB and len(node.values) == 2
     }
+
+
+def _joined_dims(graph: ir.KernelGraph) -> Apart:
+    """The dims that views make of several, as those of which they are made."""
+    parts: dict[str, tuple[str, ...]] = {}
+    for node in graph.applies:
+        if node.factored is not None and node.factored.flattens:
+            names = Apart(parts).names(node.factored.factors)
+            parts[node.factored.whole] = names
+    return Apart(parts)
 
 
 # -- What is called during a search ----------------------------------------------------

@@ -302,9 +302,8 @@ def _old_attributes(node: ir.Apply) -> list[object]:
 
 def _new_dims(node: ir.Apply) -> tuple[str, ...]:
     kinds = node.op.attributes
-    found = [v for name, v in node.attrs if kinds.get(name) in _NEW]
-    parts = [v if isinstance(v, tuple) else (str(v),) for v in found]
-    return tuple(chain.from_iterable(parts))
+    found = (v for name, v in node.attrs if kinds.get(name) in _NEW)
+    return tuple(chain.from_iterable(map(ir.named_in, found)))
 
 
 def outside(

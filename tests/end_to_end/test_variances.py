@@ -258,3 +258,23 @@ def test_a_kernel_between_combines_what_rows_would_part() -> None:
     assert len(first.stores) == len(between.stores) == 2
     assert not {s.source for s in between.loads} & {s.name for s in program.inputs}
     assert {s.result for s in between.stores} <= {s.source for s in last.loads}
+
+
+@pytest.mark.sample(0)
+@pytest.mark.parametrize("ahead", [torch.relu, torch.sigmoid], ids=lambda f: f.__name__)
+def test_what_is_ahead_of_a_norm_in_space_is_in_its_kernels(ahead: Any) -> None:
+    """The norm has more dims than a grid; of sigmoids rows may be of one number."""
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        return F.group_norm(ahead(x), 8, w, b)
+
+    shapes = ((16, 128, 34, 34, 34), (128,), (128,))
+    program = mirage.kernel(f).trace(*(torch.empty(s, device="meta") for s in shapes))
+    best = search(program, H200, max_kernels=None, k=1).best
+    assert best.certificate is not None
+    assert best.certificate.ok
+    assert {n.op.kind for n in best.mugraph.applies} == {Kind.VIEW}
+    first, *_, last = best.mugraph.blocks
+    assert len(first.stores) == 2
+    for block in (first, last):
+        assert [n.op.name for n in block.applies].count(ahead.__name__) == 1

@@ -22,6 +22,7 @@ from mirage_dsl.ir.check import check
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph, Split, dims_of
 from mirage_dsl.ir.maps import grid_parts, with_derived_extents
+from mirage_dsl.ir.text.parser import parse
 from mirage_dsl.rewrite.shifts import strip_shifts
 from mirage_dsl.search.budget import Budget
 from mirage_dsl.search.driver import search
@@ -482,6 +483,27 @@ def test_halves_and_back() -> None:
     assert joined == ((Dim("z"),), (Dim("d"),), (Dim("n", True, True),))
     assert Joining(cut).over(("n'",), frozenset({"n#"})) == ("n",)
     assert Joining(cut).over(("n#",), frozenset()) == ("n#",)
+
+
+VIEWED = """mirage 1
+
+mugraph f(
+    x: f32[m, k]
+) -> f32[m, k_part] where m = 8, k = 65536, k_part = 16, k_in = 4096 {
+  parts: f32[m, k_part, k_in] = unflatten x dim(k) gives(k_part, k_in)
+  sums: f32[m, k_part] = sum parts over(k_in)
+  e: f32[m, k_part] = exp sums
+  return e
+}
+"""
+
+
+def test_dims_that_views_name_are_not_halved() -> None:
+    program = parse(VIEWED)
+    assert not cut_dims(program)
+    found = multi_kernel(program, H100, max_kernels=2)
+    assert found.plans
+    assert verify(found.plans[0].graph, program).ok
 
 
 def test_proof_without_time_has_a_bound() -> None:

@@ -96,14 +96,12 @@ def cut_dims(program: ir.KernelGraph) -> tuple[Halves, ...]:
     """
     sums: list[tuple[str, ...]] = []
     viewed: set[str] = set()
-    for node in program.nodes:
-        assert isinstance(node, ir.Apply)
+    for node in program.applies:
         viewed.update(node.along)
         if node.op.kind is Kind.LIBRARY:
             viewed.update(library_dims(node))
         elif node.op.kind in (Kind.VIEW, Kind.CONCAT):
-            for _, value in node.attrs:
-                viewed.update(value if isinstance(value, tuple) else (str(value),))
+            viewed.update(n for _, value in node.attrs for n in ir.named_in(value))
         elif node.op.kind in (Kind.REDUCTION, Kind.CONTRACTION):
             sums.append(node.over)
     length = {d: program.extent_of[d] or 0 for over in sums for d in over}
