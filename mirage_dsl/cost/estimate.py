@@ -880,10 +880,14 @@ ATTENTION_SHARE = 0.5
 through PyTorch: with this and the latency of a reduction, rows of docs/benchmarks.md
 are estimated at 0.87 to 1.31 times what was measured (gqa and mha, b = 1, 8 and 16, mqa
 at b = 1: 12.9 to 238.9 µs), and decode_attention, of one query a head, at 1.68."""
-EXACT_ATTENTION_SHARE, NARROW_ATTENTION_SHARE, NARROW_HEADS = 0.9, 0.67, 64
-"""The same where products are of f32, and with heads so narrow.  [M] H200: of 2048 rows
-and more 0.89 to 0.92 with heads of 128 to 512, 0.67 with heads of 64; of 512 rows 0.73
-to 0.91, and 0.58."""
+EXACT_ATTENTION_SHARE = 0.9
+"""The same where products are of f32.  [M] H200: of 2048 rows and more 0.89 to 0.92
+with heads of 128 to 512, of 512 rows 0.73 to 0.92."""
+NARROW_HEADS, NARROW_ATTENTION_SHARE = 64, 0.67
+"""Of f32 with heads so narrow.  [M] H200: 0.67 with heads of 64, of 512 rows 0.58."""
+WIDE_HEADS, WIDE_ATTENTION_SHARE = 1024, 0.96
+"""Of f32 with heads so wide.  [M] H200: 0.95 to 0.98 with heads of 1024, of 512 rows
+and more; 0.92 to 0.94 with heads of 768."""
 ROW_RATES = {
     "group_norm": 0.9e9,
     "layer_norm": 4.1e9,
@@ -1454,8 +1458,10 @@ class _Library:
     def _attention_share(self, scores: ir.Apply) -> float:
         if self.types[scores.result].dtype != f32:
             return ATTENTION_SHARE
-        narrow = self.size(scores.over) <= NARROW_HEADS
-        return NARROW_ATTENTION_SHARE if narrow else EXACT_ATTENTION_SHARE
+        width = self.size(scores.over)
+        if width <= NARROW_HEADS:
+            return NARROW_ATTENTION_SHARE
+        return WIDE_ATTENTION_SHARE if width >= WIDE_HEADS else EXACT_ATTENTION_SHARE
 
     def _busy_with_reduction(self, call: FusedCall, busy: float) -> float:
         """Seconds of a call that reduces; it is `busy` with its numbers and bytes."""

@@ -794,18 +794,20 @@ def _layers(
     if train and dropout:
         refuse(f"{name} with dropout in training", "call .eval() on the module")
     states = tuple(state) if is_sequence(state) else (state,)
+    # Steps come first in memory too: what all steps give is seen otherwise, not copied.
+    x = f.swapaxes(x, 0, 1) if batch_first else x
     operands = [_whole(t, name) for t in (x, *states, *weights)]
     numbers = {
         "ranks": tuple(t.ndim for t in operands),
         "biased": (int(biased),),
         "layers": (int(layers),),
         "bidirectional": (int(bidirectional),),
-        "batch_first": (int(batch_first),),
     }
-    return tuple(
+    all_steps, *last = (
         _result(result, operands, numbers, last=at > 0)
         for at, result in enumerate(results)
     )
+    return (f.swapaxes(all_steps, 0, 1) if batch_first else all_steps, *last)
 
 
 def _result(
@@ -817,8 +819,7 @@ def _result(
 ) -> Tensor:
     """A result of layers: the last states of each, or else what all steps give."""
     recorder, axes = operands[0].recorder, operands[0].handle.axes
-    batch = axes[0 if numbers["batch_first"][0] else 1]
-    kept: dict[int, DimVars] = {1: batch} if last else {0: axes[0], 1: axes[1]}
+    kept: dict[int, DimVars] = {1: axes[1]} if last else {0: axes[0], 1: axes[1]}
     handles = [t.handle for t in operands]
     made = recorder.library(OPERATORS[name], handles, numbers, kept)
     return Tensor.made(recorder, made, ())

@@ -620,7 +620,7 @@ def _of_steps(text: str, shapes: Sequence[Shape], numbers: Numbers) -> Shape:
         CheckError: The shapes do not fit.
     """
     x, *rest = shapes
-    batch = x[0 if numbers["batch_first"][0] else 1]
+    batch = x[1]
     states = [s for s in rest if len(s) == 3]
     if any(s[1] != batch for s in states):
         raise CheckError(f"states {states} of another batch than {batch}")
@@ -1167,8 +1167,8 @@ for _name, _states, _results in (
             f"torch.{_name}(({{operands}},)[:1][0], {_states}, "
             f"[w.contiguous() for w in ({{operands}},){_weights}], "
             "bool({biased[0]}), {layers[0]}, 0.0, "
-            "False, bool({bidirectional[0]}), bool({batch_first[0]}))",
-            *("biased", "layers", "bidirectional", "batch_first"),
+            "False, bool({bidirectional[0]}), False)",
+            *("biased", "layers", "bidirectional"),
             arity=-1,
             work=_each_step,
             flops=2.0,

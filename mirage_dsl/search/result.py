@@ -240,6 +240,8 @@ class Candidate:
 AS_GOOD = 1.01
 """By how much estimates may differ where fewer launches decide: they say no more."""
 
+AS_GOOD_AS_CALLS = 1.03
+"""By how much, where fewer launches are PyTorch's calls alone: nothing to compile."""
 
 A_GUESS = 1.1
 """By how much, where convolutions lie otherwise, with kernels that copy for them.
@@ -260,7 +262,8 @@ def _is_as_good(candidate: Candidate, best: Candidate) -> bool:
         any(n.op.channels_last_of is not None for n in c.mugraph.applies)
         for c in (best, candidate)
     )
-    most = A_GUESS if turned and not plain else AS_GOOD
+    most = AS_GOOD if candidate.mugraph.blocks else AS_GOOD_AS_CALLS
+    most = A_GUESS if turned and not plain else most
     exposed, microseconds = best.rank
     return candidate.rank <= (exposed, most * microseconds)
 

@@ -242,6 +242,26 @@ def test_nothing_is_copied_that_eager_does_not_copy(name: str) -> None:
     assert ours.count <= eager.count
 
 
+def last_step(x: Any, h: Any, w: Any, u: Any, out: Any) -> Any:
+    """Of layers whose batches come first: the steps lie one after the other anyway."""
+    made, _ = torch.gru(x, h, [w, u], False, 1, 0.0, False, False, True)
+    return made[:, -1] @ out
+
+
+def test_steps_of_batches_are_seen_and_not_copied() -> None:
+    shapes = ((3, 6, 5), (1, 3, 4), (12, 5), (12, 4), (4, 2))
+    graph = traced(last_step, shapes)
+    scope: dict[str, Any] = {}
+    exec(emit(graph), scope)
+    inputs = random_inputs(graph)
+    with Copies() as ours:
+        (found,) = scope["run"](*inputs)
+    with Copies() as eager:
+        wanted = last_step(*inputs)
+    torch.testing.assert_close(found, wanted)
+    assert ours.count <= eager.count
+
+
 def test_few_columns_are_multiplied_at_once() -> None:
     """Many products of narrow matrices take longer than a copy and one product."""
     graph = traced(pointwise, ((2, 5, 3, 3), (6, 5, 1, 1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from mirage_dsl.cli.graphs import describe
 from mirage_dsl.core.errors import CacheError
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.cost.estimate import estimate
-from mirage_dsl.search.result import Candidate, Ledger, Proof, SearchResult
+from mirage_dsl.search.result import Candidate, Ledger, Proof, SearchResult, best_first
 from mirage_dsl.verify.verifier import verify
 from tests.search import blocks, programs
 
@@ -53,6 +54,30 @@ def test_the_gap_of_the_proof(result: SearchResult) -> None:
     assert "proved is 10.00" in describe(result)
     assert Proof(10.5, 10.5 - 1e-5).optimal
     assert Proof(10.5, None).gap is None
+
+
+def costing(candidate: Candidate, microseconds: float, launches: int) -> Candidate:
+    kernels = candidate.cost.kernels[:1] * launches
+    cost = replace(candidate.cost, microseconds=microseconds, kernels=kernels)
+    return replace(candidate, cost=cost)
+
+
+def test_estimates_that_say_nothing_leave_it_to_launches(result: SearchResult) -> None:
+    """PyTorch's calls, which need no compiling, are given more."""
+    calls = result.candidates[1]
+    assert not calls.mugraph.blocks
+    ours = replace(calls, mugraph=blocks.lora(1))
+    best = costing(ours, 100.0, 3)
+    for other, microseconds, launches, first in (
+        (ours, 100.9, 2, True),
+        (ours, 101.1, 2, False),
+        (ours, 100.9, 3, False),
+        (calls, 102.9, 2, True),
+        (calls, 102.9, 3, False),
+        (calls, 103.1, 2, False),
+    ):
+        beside = costing(other, microseconds, launches)
+        assert (best_first([best, beside])[0] is beside) == first
 
 
 def test_it_is_a_sequence(result: SearchResult) -> None:
