@@ -66,7 +66,7 @@ from mirage_dsl.ir.infer import (
     operand_axes,
 )
 from mirage_dsl.ir.maps import Extents, derived_extents, partial_extents
-from mirage_dsl.ir.walk import read_by
+from mirage_dsl.ir.walk import makers, read_by, seen_in
 from mirage_dsl.ops.definition import Kind
 from mirage_dsl.ops.table import CHANNELS_LAST
 from mirage_dsl.tile.combined import DEALT_AT_ONCE
@@ -949,6 +949,7 @@ class KernelCost:
         limit: Why a block does not fit on the GPU; None where it does.
         call: The function of PyTorch's that several operators are; "" for one.
         copied: What a library kernel copies of its operands and result.
+        rearranged: What PyTorch copies for a result of what the kernel makes.
         covered: What of it the next kernel's loop covers, which does not wait for it;
             the estimate is without it.
         unknown: Why there is no estimate, where no tile program expresses the block: of
@@ -975,6 +976,7 @@ class KernelCost:
     unknown: str | None = None
     call: str = ""
     copied: tuple[str, ...] = ()
+    rearranged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -985,7 +987,7 @@ class Cost:
         microseconds: Estimated time of one call inside a CUDA graph, cold inputs.
         bytes: Moved to and from DRAM.
         flops: All operations.
-        launches: Kernels launched.
+        launches: Kernels launched, and copies for results.
         kernels: The parts, one for each node that `launched` names.
     """
 
@@ -1042,6 +1044,7 @@ class Priced:
         if copied is None:
             copied = copied_for_products(graph, self._types, self._extents)
         self._copied = copied
+        self._rearranged = _rearranged(graph, self._types, self._extents)
         ahead = behind_kernels(graph)
         self._running = {id(b) for b, made in ahead if runs_ahead(b, made)}
         self._parts: list[tuple[ir.KernelNode, KernelCost]] = []
@@ -1104,8 +1107,9 @@ class Priced:
                     part = library.kernel(node, inside, placed.keys())
                 elif node.values[0] not in inside:
                     continue
-                self._parts += [] if part is None else [(node, part)]
                 made = (node.result,)
+                if part is not None:
+                    self._parts.append((node, self._returned(part, made)))
             # What an earlier kernel wrote is still in L2 unless it is too large.
             inside.update(
                 name
@@ -1114,9 +1118,27 @@ class Priced:
             )
 
     def _of_block(self, block: ir.BlockGraph, inside: AbstractSet[str]) -> KernelCost:
-        return _block_kernel(
+        part = _block_kernel(
             block, self._graph, self._types, self._extents, inside, self._hardware
         )
+        return self._returned(part, block.results)
+
+    def _returned(self, part: KernelCost, made: Iterable[str]) -> KernelCost:
+        """A kernel with the copies of what it makes and is returned otherwise."""
+        for value in made:
+            if value not in self._rearranged:
+                continue
+            hardware = self._hardware
+            moved = 2.0 * tensor_bytes(self._types[value], self._extents)
+            seconds = hardware.launch + hardware.ramp
+            seconds += moved / (COPYING_SHARE * hardware.dram_rate)
+            part = replace(
+                part,
+                microseconds=part.microseconds + 1e6 * seconds,
+                dram_bytes=part.dram_bytes + moved,
+                rearranged=(*part.rearranged, value),
+            )
+        return part
 
 
 def least_microseconds(
@@ -1142,6 +1164,30 @@ def least_microseconds(
     dram = through - sum(sizes[n] for n in sizes.keys() & inside)
     busy = max(dram / hardware.dram_rate, through / hardware.l2_rate)
     return 1e6 * (hardware.launch + hardware.ramp + busy)
+
+
+def _rearranged(graph: ir.KernelGraph, types: Types, extents: Extents) -> set[str]:
+    """What kernels make, and PyTorch copies for an axis of several dims of a result.
+
+    Of what views and library kernels give the dims of an axis may not follow each other
+    in memory.  What a block stores for a result lies as that does.
+    """
+    made, found = makers(graph), set[str]()
+    for item in graph.returns:
+        if item.value not in made:
+            continue
+        kind = types[item.value]
+        lying = [n for n in _in_memory(kind) if extents[n] != 1]
+        for axis in item.type.axes:
+            dims = tuple(d.name for d in axis if extents[d.name] != 1)
+            if not ir.in_a_row(dims, lying):
+                found.add(seen_in(graph, item.value))
+    return found
+
+
+def _in_memory(kind: TensorType) -> list[str]:
+    """The dims of a tensor in the order in which they lie in memory."""
+    return [d.name for at in kind.order for d in kind.axes[at]]
 
 
 def _brought(block: ir.BlockGraph, graph: ir.KernelGraph) -> set[str]:
@@ -1180,7 +1226,7 @@ def _total(parts: Sequence[KernelCost]) -> Cost:
         sum(p.microseconds for p in parts),
         sum(p.dram_bytes for p in parts),
         sum(p.tensor_flops + p.flops for p in parts),
-        len(parts),
+        len(parts) + sum(len(p.rearranged) for p in parts),
         tuple(parts),
     )
 

@@ -128,6 +128,8 @@ def _kernel(
         lines += _launch(node, part, graph, hardware)
     else:
         lines += _copying(node, graph, part)
+    for value in part.rearranged:
+        lines.append(f"  PyTorch copies {value}, whose dims a result has as one axis")
     work = part.tensor_flops + part.flops
     bound = "memory" if part.memory >= part.arithmetic else "arithmetic"
     lines += [

@@ -14,7 +14,7 @@ Structural nodes are a closed set of frozen dataclasses, to be handled by `match
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -79,6 +79,12 @@ def named_in(value: AttrValue) -> tuple[str, ...]:
             return ()
 
 
+def in_a_row(dims: tuple[str, ...], names: Sequence[str]) -> bool:
+    """Whether dims that are among some names follow each other there."""
+    at = names.index(dims[0]) if dims else 0
+    return tuple(names[at : at + len(dims)]) == dims
+
+
 JOINED = "concat"
 """The kind of an accumulator that joins values along the loop dim."""
 
@@ -126,9 +132,7 @@ class Factored:
 
     def copies(self, names: tuple[str, ...]) -> bool:
         """Whether it moves elements of an operand whose dims are in this order."""
-        at = names.index(self.factors[0]) if self.flattens else 0
-        end = at + len(self.factors)
-        return self.flattens and names[at:end] != self.factors
+        return self.flattens and not in_a_row(self.factors, names)
 
 
 @dataclass(frozen=True)

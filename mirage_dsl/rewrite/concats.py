@@ -49,7 +49,7 @@ from mirage_dsl.core.types import (
 )
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.canonical import FreshNames, Renaming, numbered_name
+from mirage_dsl.ir.canonical import Apart, FreshNames, Renaming, numbered_name
 from mirage_dsl.ir.infer import apply_type, kernel_types
 from mirage_dsl.ir.maps import derived_extents, with_derived_extents
 from mirage_dsl.ir.walk import (
@@ -308,7 +308,57 @@ def pick_joined(program: ir.KernelGraph) -> ir.KernelGraph | None:
         nodes=tuple(picking.nodes),
         indices=(*program.indices, *picking.counted),
     ).with_extents(picking.extents)
-    return expand(without_dead(with_returned(made, picking.names)))
+    return expand(_counted_apart(without_dead(with_returned(made, picking.names))))
+
+
+def _counted_apart(program: ir.KernelGraph) -> ir.KernelGraph:
+    """The program that counts dims which results have apart as they have them.
+
+    As those of windows, between whose numbers of rows and of columns there are others:
+    one kernel then stores them as they are returned.  Before → after:
+
+        i = index q                              i = index (s t)
+        y = .. gather x, i ..: f32[q, n]   ->    y = .. gather x, i ..: f32[s, t, n]
+        z = unflatten y dim(q) gives(s, t)       return y: f32[s, n, t]
+        return z: f32[s, n, t]
+    """
+    for view in program.applies:
+        factored = view.factored
+        if factored is None or factored.flattens:
+            continue
+        parted = any(
+            set(factored.factors) <= set(r.type.names)
+            and not ir.in_a_row(factored.factors, r.type.names)
+            for r in program.returns
+        )
+        if parted and _is_counted(program, view, factored.whole):
+            return _counted_apart(_taken_apart(program, view, factored))
+    return program
+
+
+def _is_counted(program: ir.KernelGraph, view: ir.Apply, dim: str) -> bool:
+    """Whether a view alone takes a dim apart that is of positions, and no input's."""
+    others = (n for n in program.applies if n is not view)
+    named = (v for n in others for key, v in n.attrs if key != "over")
+    given = (i.type.names for i in program.inputs)
+    kept = (r.type.names for r in program.returns)
+    return not any(dim in names for names in (*given, *kept, *map(ir.named_in, named)))
+
+
+def _taken_apart(
+    program: ir.KernelGraph, view: ir.Apply, factored: ir.Factored
+) -> ir.KernelGraph:
+    """The program without a view, a dim everywhere as those that it gives."""
+    apart = Apart({factored.whole: factored.factors})
+    names = {view.result: view.values[0]}
+    nodes = [
+        apart.apply(with_operands(n, names)) for n in program.applies if n is not view
+    ]
+    indices = (replace(i, axis=apart.axis(i.axis)) for i in program.indices)
+    made = replace(program, nodes=tuple(nodes), indices=tuple(indices))
+    extents = {n: e for n, e in made.extents if n != factored.whole}
+    made = replace(made, extents=tuple(sorted(extents.items())))
+    return with_returned(made, names)
 
 
 @dataclass

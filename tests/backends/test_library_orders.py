@@ -16,6 +16,7 @@ from mirage_dsl.backends.triton.running.direct import NotedKernel
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.types import f32
 from mirage_dsl.cost.estimate import estimate
+from mirage_dsl.cost.explain import explain
 from mirage_dsl.ir.analysis.layouts import (
     as_libraries_make,
     copied_for_products,
@@ -260,6 +261,48 @@ def test_steps_of_batches_are_seen_and_not_copied() -> None:
         wanted = last_step(*inputs)
     torch.testing.assert_close(found, wanted)
     assert ours.count <= eager.count
+
+
+def in_windows(x: Any) -> Any:
+    """Windows of rows and columns: between their numbers lies that of rows in each."""
+    return (
+        torch.relu(x).unflatten(1, (4, 2)).unflatten(3, (3, 2)).permute(0, 1, 3, 2, 4)
+    )
+
+
+def windows_one_by_one(x: Any) -> Any:
+    return in_windows(x).reshape(-1, 2, 2)
+
+
+def windows_in_rows(x: Any) -> Any:
+    return in_windows(x).flatten(2)
+
+
+def heads_side_by_side(x: Any, w: Any) -> Any:
+    return (torch.relu(x) @ w).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "copies"),
+    [
+        (in_windows, [(2, 8, 6)], 0),
+        (windows_one_by_one, [(2, 8, 6)], 1),
+        (windows_one_by_one, [(1, 8, 6)], 1),
+        (windows_in_rows, [(2, 8, 6)], 1),
+        (heads_side_by_side, [(2, 4, 5, 8), (8, 3)], 1),
+        (heads_side_by_side, [(2, 1, 5, 8), (8, 3)], 0),
+    ],
+)
+def test_what_results_copy_is_known(
+    function: Any, shapes: Sequence[tuple[int, ...]], copies: int
+) -> None:
+    """Views of what kernels make, dims of which a result has as one axis."""
+    program = traced(function, shapes)
+    cost = estimate(program, H100)
+    assert sum(len(k.rearranged) for k in cost.kernels) == copies
+    assert cost.launches == len(cost.kernels) + copies
+    assert copies_around_kernels(program) == copies
+    assert str(explain(program)).count("PyTorch copies") == copies
 
 
 def test_few_columns_are_multiplied_at_once() -> None:
