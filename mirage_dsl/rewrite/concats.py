@@ -315,49 +315,54 @@ def _counted_apart(program: ir.KernelGraph) -> ir.KernelGraph:
     """The program that counts dims which results have apart as they have them.
 
     As those of windows, between whose numbers of rows and of columns there are others:
-    one kernel then stores them as they are returned.  Before → after:
+    one kernel then stores them as they are returned.  So does what is computed of both
+    ahead of them.  Before → after:
 
         i = index q                              i = index (s t)
         y = .. gather x, i ..: f32[q, n]   ->    y = .. gather x, i ..: f32[s, t, n]
         z = unflatten y dim(q) gives(s, t)       return y: f32[s, n, t]
         return z: f32[s, n, t]
     """
+    read = read_by(program.applies)
     for view in program.applies:
         factored = view.factored
         if factored is None or factored.flattens:
             continue
-        parted = any(
-            set(factored.factors) <= set(r.type.names)
-            and not ir.in_a_row(factored.factors, r.type.names)
-            for r in program.returns
+        kept = (r.type.names for r in program.returns if r.value == view.result)
+        wanted = view.result in read or any(
+            not ir.in_a_row(factored.factors, names) for names in kept
         )
-        if parted and _is_counted(program, view, factored.whole):
-            return _counted_apart(_taken_apart(program, view, factored))
+        if wanted and _is_counted(program, factored):
+            return _counted_apart(_taken_apart(program, factored))
     return program
 
 
-def _is_counted(program: ir.KernelGraph, view: ir.Apply, dim: str) -> bool:
-    """Whether a view alone takes a dim apart that is of positions, and no input's."""
-    others = (n for n in program.applies if n is not view)
+def _is_counted(program: ir.KernelGraph, factored: ir.Factored) -> bool:
+    """Whether a dim is of positions, and only ever taken apart into the same dims."""
+    others = (n for n in program.applies if n.factored != factored)
     named = (v for n in others for key, v in n.attrs if key != "over")
     given = (i.type.names for i in program.inputs)
     kept = (r.type.names for r in program.returns)
-    return not any(dim in names for names in (*given, *kept, *map(ir.named_in, named)))
+    every = (*given, *kept, *map(ir.named_in, named))
+    return not any(factored.whole in names for names in every)
 
 
-def _taken_apart(
-    program: ir.KernelGraph, view: ir.Apply, factored: ir.Factored
-) -> ir.KernelGraph:
-    """The program without a view, a dim everywhere as those that it gives."""
+def _taken_apart(program: ir.KernelGraph, factored: ir.Factored) -> ir.KernelGraph:
+    """The program without views, a dim everywhere as those that they give."""
     apart = Apart({factored.whole: factored.factors})
-    names = {view.result: view.values[0]}
-    nodes = [
-        apart.apply(with_operands(n, names)) for n in program.applies if n is not view
-    ]
+    names: dict[str, str] = {}
+    nodes: list[ir.Apply] = []
+    for node in program.applies:
+        own = with_operands(node, names)
+        if node.factored == factored:
+            names[node.result] = own.values[0]
+        else:
+            nodes.append(apart.apply(own))
     indices = (replace(i, axis=apart.axis(i.axis)) for i in program.indices)
-    made = replace(program, nodes=tuple(nodes), indices=tuple(indices))
-    extents = {n: e for n, e in made.extents if n != factored.whole}
-    made = replace(made, extents=tuple(sorted(extents.items())))
+    extents = (e for e in program.extents if e[0] != factored.whole)
+    made = replace(
+        program, nodes=tuple(nodes), indices=tuple(indices), extents=tuple(extents)
+    )
     return with_returned(made, names)
 
 

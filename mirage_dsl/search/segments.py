@@ -1000,7 +1000,8 @@ def as_written(segment: ir.KernelGraph) -> ir.BlockGraph | None:
     dims = item.type.names
     grid = tuple(ir.Split(n, 1) for n in dims[: -1 if len(dims) > GRID_AXES else None])
     block, types = ir.BlockGraph(grid, None, ()), kernel_types(segment)
-    if len(grid) > GRID_AXES or any(t.dtype == f64 for t in types.values()):
+    apart = any(n.is_view or n.op.kind is Kind.CONCAT for n in segment.applies)
+    if len(grid) > GRID_AXES or apart or any(t.dtype == f64 for t in types.values()):
         return None
     split = {s.dim for s in block.grid}
     names: dict[str, str] = {}

@@ -196,19 +196,59 @@ MOVED: dict[str, tuple[Function, list[torch.Tensor], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", MOVED)
-def test_what_only_moves_elements_is_a_kernel(name: str) -> None:
-    """Whatever it is estimated to take at these sizes."""
-    function, tensors, kernels = MOVED[name]
-    program = made = traced(function, tensors)
-    budget = SearchBudget()
+def with_kernels(program: KernelGraph) -> KernelGraph:
+    """The program with a kernel for each part that joins what it sees of a value."""
+    made, budget = program, SearchBudget()
     structures = structural_search(H100, 0, 1, budget.now)
     search = SegmentSearch(structures, H100, budget=budget)
     for part in joined_parts(program):
         kernel = search.kernel_of_joined(alone(made, part), most=float("inf"))
         assert kernel is not None
         made = in_place(made, part, kernel)
-    made = without_dead(made)
+    return without_dead(made)
+
+
+ROLLED_WINDOWS = """mirage 1
+
+mugraph program(
+    x: f32[m, k, n, h, d]
+) -> f32[m, p, q, s] where m = 3, k = 4, n = 3, h = 2, d = 5, p = 6, q = 2 {
+  rows: f32[m, t, h, d] = flatten x of(k, n) to(t)
+  below: f32[m, u, h, d] = slice rows dim(t) start(1) stop(12) to(u)
+  first: f32[m, r, h, d] = flatten x of(k, n) to(r)
+  above: f32[m, v, h, d] = slice first dim(r) start(0) stop(1) to(v)
+  turned: f32[m, w, h, d] = concat below, above dims(u, v) to(w)
+  apart: f32[m, p, q, h, d] = unflatten turned dim(w) gives(p, q)
+  columns: f32[m, p, q, b] = flatten apart of(h, d) to(b)
+  right: f32[m, p, q, c] = slice columns dim(b) start(3) stop(10) to(c)
+  ahead: f32[m, p, q, j] = flatten apart of(h, d) to(j)
+  left: f32[m, p, q, g] = slice ahead dim(j) start(0) stop(3) to(g)
+  both: f32[m, p, q, s] = concat right, left dims(c, g) to(s)
+  return both
+}
+"""
+
+
+def test_windows_of_others_that_are_rolled_are_a_kernel() -> None:
+    """Rows are taken apart between both rolls."""
+    program = parse(ROLLED_WINDOWS)
+    made = with_kernels(program)
+    assert len(made.blocks) == 1
+    assert all(n.is_view for n in made.applies)
+    certificate = mirage.verify(made, program)
+    assert certificate.ok, certificate.reason
+    x = normal(3, 4, 3, 2, 5)
+    (found,) = TritonExecutable(made, interpret=True)(x)
+    rolled = torch.roll(x.reshape(3, 12, 10), (-1, -3), (1, 2))
+    torch.testing.assert_close(found, rolled.unflatten(1, (6, 2)))
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_only_moves_elements_is_a_kernel(name: str) -> None:
+    """Whatever it is estimated to take at these sizes."""
+    function, tensors, kernels = MOVED[name]
+    program = traced(function, tensors)
+    made = with_kernels(program)
     assert len(made.blocks) == kernels
     assert parse(str(made)) == made
     if not kernels:
