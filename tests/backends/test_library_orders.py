@@ -243,6 +243,24 @@ def test_nothing_is_copied_that_eager_does_not_copy(name: str) -> None:
     assert ours.count <= eager.count
 
 
+def test_attention_is_returned_as_it_is_made() -> None:
+    """As its queries lie, which is not known ahead of a call."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return functional.scaled_dot_product_attention(q, k, v)
+
+    graph = traced(attention, ((2, 3, 5, 4),) * 3)
+    scope: dict[str, Any] = {}
+    exec(emit(graph), scope)
+    q, k, v = (torch.randn(2, 5, 3, 4).movedim(1, 2) for _ in range(3))
+    with Copies() as ours:
+        (found,) = scope["run"](q, k, v)
+    wanted = attention(q, k, v)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
+    assert not ours.count
+
+
 def last_step(x: Any, h: Any, w: Any, u: Any, out: Any) -> Any:
     """Of layers whose batches come first: the steps lie one after the other anyway."""
     made, _ = torch.gru(x, h, [w, u], False, 1, 0.0, False, False, True)

@@ -203,6 +203,15 @@ def check_rank(block: ir.BlockGraph) -> None:
         )
 
 
+def _loaded(graph: ir.KernelGraph) -> set[str]:
+    """What blocks load, which take it to lie packed, and what that is seen in."""
+    loaded = {source for block in graph.blocks for source in block.sources}
+    for node in reversed(graph.applies):
+        if node.is_view and node.result in loaded:
+            loaded.update(node.values)
+    return loaded
+
+
 # -- The host function: allocations, library kernels, launches -------------------------
 
 _BY_NAME = frozenset({Kind.ELEMENTWISE, Kind.CONTRACTION, Kind.CONCAT})
@@ -233,6 +242,7 @@ class Launcher:
         self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
         types = with_channels_last(graph, kernel_types(graph))
         self._lying = as_libraries_make(graph, types, around.extents)
+        self._loaded = _loaded(graph)
         self._given = around.given
         self._outs: list[str] = []
         self._writer = Writer(taken)
@@ -500,7 +510,11 @@ class Launcher:
         for helper in HELPERS:
             if f"{helper}(" in text:
                 self.helpers.add(helper)
-        if not self._shows(node) and self._types[node.result].layout is None:
+        # Attention makes heads as its operands lie, or behind positions: calls take them
+        # so, and the caller gets them as from PyTorch.
+        as_made = node.result in self._fused and node.result not in self._loaded
+        packed = self._types[node.result].layout is None
+        if packed and not (as_made or self._shows(node)):
             text += ".contiguous()"
         if node.location is not None:
             self._writer.line(source_comment(node.location))
