@@ -283,9 +283,8 @@ def test_steps_of_batches_are_seen_and_not_copied() -> None:
 
 def in_windows(x: Any) -> Any:
     """Windows of rows and columns: between their numbers lies that of rows in each."""
-    return (
-        torch.relu(x).unflatten(1, (4, 2)).unflatten(3, (3, 2)).permute(0, 1, 3, 2, 4)
-    )
+    y: Any = torch.relu(x)
+    return y.unflatten(1, (4, 2)).unflatten(3, (3, 2)).permute(0, 1, 3, 2, 4)
 
 
 def windows_one_by_one(x: Any) -> Any:

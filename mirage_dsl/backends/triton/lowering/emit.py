@@ -510,8 +510,8 @@ class Launcher:
         for helper in HELPERS:
             if f"{helper}(" in text:
                 self.helpers.add(helper)
-        # Attention makes heads as its operands lie, or behind positions: calls take them
-        # so, and the caller gets them as from PyTorch.
+        # Attention makes heads as its operands lie, or behind positions: so calls take
+        # them, and so does the caller get them.
         as_made = node.result in self._fused and node.result not in self._loaded
         packed = self._types[node.result].layout is None
         if packed and not (as_made or self._shows(node)):
