@@ -382,6 +382,7 @@ class Loads:
         steps: Of each, how far apart known positions are along dims, by places.
         overlapping: How often it reads each element, at known positions; 0 elsewhere.
         looped: Whether it is made in every iteration.
+        pieces: Whether it is, of what lies together a piece each time.
         late: Whether only code after the loop reads it.
         turned: Whether registers want it in another order than memory has.
         readers: Which products read it.
@@ -403,6 +404,7 @@ class Loads:
     steps: tuple[Mapping[int, int], ...]
     overlapping: Column
     looped: Flags
+    pieces: Flags
     late: Flags
     turned: Flags
     readers: Column
@@ -644,6 +646,7 @@ class _Builder:
             steps=steps,
             overlapping=as_column(map(self.overlapping, own, kinds, self.reached(own))),
             looped=flags(flow.stage[v] == "body" for v in names)[:, None],
+            pieces=flags(map(self.in_pieces, own, kinds))[:, None],
             late=flags(v in facts.used_only_after for v in names),
             turned=flags(v in facts.turned_loads for v in names),
             readers=np.array(readers).reshape(len(own), len(facts.products)),
@@ -656,6 +659,12 @@ class _Builder:
         """Whether elements are picked one by one, at positions that are data."""
         unknown = load.along is not None and load.along.known == "no"
         return unknown and not self.run(load, kind)
+
+    def in_pieces(self, load: tp.Load, kind: TensorType) -> bool:
+        """Whether the loop goes along the innermost dim."""
+        loop, run = self.program.loop, self.run(load, kind)
+        looped = self.flow.stage[load.result] == "body"
+        return looped and loop is not None and bool(run) and run[0].name == loop.dim
 
     def run(self, load: tp.Load, kind: TensorType) -> tp.Order:
         """The dims that lie one behind the other, innermost first: up to one at data.

@@ -543,3 +543,41 @@ def test_what_hangs_on_an_unknown_extent_has_no_price(axes: tuple[str, str]) -> 
     extents = tuple((d, None if d in unknown else e) for d, e in graph.extents)
     with pytest.raises(SearchError, match="is not known"):
         estimate(replace(graph, extents=extents), H100)
+
+
+def distances(rows: int, piece: int, warps: int) -> KernelGraph:
+    """Of rows that lie together, in a loop over pieces of them."""
+    return parse(f"""mirage 1
+
+mugraph f(x: f32[m, k], y: f32[m, k], z: f32[m, k]) -> f32[m], f32[m]
+where m = 32768, k = 8192 {{
+  d, e = block grid(m / {rows}) loop(k / {piece}) num_warps({warps}) num_stages(4) {{
+    xt: f32[m/grid, k/loop] = load x
+    yt: f32[m/grid, k/loop] = load y
+    zt: f32[m/grid, k/loop] = load z
+    v1: f32[m/grid, k/loop] = sub xt, yt
+    v2: f32[m/grid, k/loop] = mul v1, v1
+    v3: f32[m/grid, k/loop] = sub xt, zt
+    v4: f32[m/grid, k/loop] = mul v3, v3
+    v5: f32[m/grid, k/loop] = accumulate v2
+    v6: f32[m/grid, k/loop] = accumulate v4
+    v7: f32[m/grid] = sum v5 over(k)
+    v8: f32[m/grid] = sum v6 over(k)
+    store d: f32[m/grid] = v7
+    store e: f32[m/grid] = v8
+  }}
+  return d, e
+}}
+""")
+
+
+@pytest.mark.parametrize(
+    ("rows", "piece", "warps", "measured"),
+    [(64, 16, 16, 1324), (32, 32, 16, 792), (16, 64, 16, 743), (8, 128, 16, 738)],
+)
+def test_short_pieces_of_rows_are_read_slowly(
+    rows: int, piece: int, warps: int, measured: float
+) -> None:
+    """As a loop over such pieces was seen to take on an H200."""
+    found = estimate(distances(rows, piece, warps), H200).microseconds
+    assert found == pytest.approx(measured, rel=0.1)
