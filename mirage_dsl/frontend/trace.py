@@ -598,7 +598,7 @@ class _Returned:
             return int(found) if isinstance(found, Size) else found
         if isinstance(found, SymbolicSize):
             index(found)
-        if is_plain_object(found):
+        if not isinstance(found, Tensor | Complex) and is_plain_object(found):
             return self._made(path, found)
         paired = isinstance(found, Complex)
         found = found.resolved().as_pairs() if paired else found
