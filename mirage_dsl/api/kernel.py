@@ -518,6 +518,12 @@ class BoundKernel:
                 f"out of {self.program.name} has {_described(given)}; expected "
                 f"{_described(expected)}, as the function returns them"
             )
+        if not all(isinstance(leaf, Leaf) for leaf in leaves_of(self.trace.structure)):
+            raise UnsupportedError.here(
+                f"out of {self.program.name}, which returns more than it computes: "
+                "numbers, texts, objects, or tensors of one constant; call it without "
+                "out=, or return only tensors that depend on its arguments"
+            )
 
     def prepared(
         self, tensors: Sequence[Any], out: Sequence[Any] = ()

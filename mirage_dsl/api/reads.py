@@ -54,8 +54,12 @@ MAX_ITEMS = 1024
 """How many items a container may have."""
 MAX_CALLS = 32
 """How deeply functions may name each other."""
-MAX_READS = 4096
-"""How many things are watched in all."""
+MAX_READS = 32768
+"""How many things are watched in all: a model has hundreds for each layer."""
+MAX_CONTENTS = 4096
+"""How many items containers may have in all."""
+MAX_ABSENT = 4096
+"""How many are watched, that for attributes which objects have not there is room."""
 MAX_BYTES = 4096
 """How large an array may be whose content is compared."""
 MAX_ELEMENTS = 64
@@ -204,7 +208,7 @@ class _Named:
             self.builds or other.builds,
         )
 
-    @property
+    @functools.cached_property
     def by_text(self) -> frozenset[str]:
         """Attributes that may be read by a text."""
         asked = self.globals | self.attributes
@@ -409,8 +413,10 @@ class _Walk:
         self.named = _Named()
         self.look = _Look()
         self._texts: set[str] = set()
+        self._absent: list[tuple[object, dict[str, Any], list[str], str]] = []
         self._calls = self._items = 0
         self.key = self._visit(function, "", 0), self._default_dtype()
+        self._compare_absent()
         self.named |= _Named(texts=frozenset(self._texts))
 
     def _default_dtype(self) -> object:
@@ -424,6 +430,8 @@ class _Walk:
 
     # What there is at one place.
 
+    _too_many = f"it reads more than {MAX_READS} things"
+
     def _edge(
         self, holder: object, name: str, read: Callable[[], Any], at: tuple[str, int]
     ) -> object:
@@ -434,18 +442,37 @@ class _Walk:
             self._unwatched(path, value, "the function only puts something into it")
             return name
         if not self._compare(holder, name, read, value):
-            return self._opaque(value, path, f"it reads more than {MAX_READS} things")
+            return self._opaque(value, path, self._too_many)
         return name, self._visit(value, path, depth)
 
     def _compare(
         self, holder: object, name: str, read: Callable[[], Any], value: Any
     ) -> bool:
         """Compare what a holder has under a name before each call, if there is room."""
-        edges = self.look.edges
-        if len(edges) >= MAX_READS:
+        if self._is_full:
             return False
-        edges.setdefault((id(holder), name), (holder, read, value))
+        self.look.edges.setdefault((id(holder), name), (holder, read, value))
         return True
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no more places can be watched."""
+        return len(self.look.edges) >= MAX_READS
+
+    def _compare_absent(self) -> None:
+        """Compare what objects have not, but may be given, as far as there is room.
+
+        These come last, for there may be more of them than of all else.
+        """
+        for holder, space, names, path in self._absent:
+            for name in names:
+                read = partial(space.get, name, _GONE)
+                full = len(self.look.edges) >= MAX_ABSENT
+                if full or not self._compare(holder, name, read, _GONE):
+                    why = "attributes that it may be given later are too many"
+                    self._unwatched(path, holder, why)
+                    break
+                self._watched(f"{path}.{name}", _GONE)
 
     def _visit(self, value: Any, path: str, depth: int) -> object:
         """Look at a value and all behind it; its key."""
@@ -684,8 +711,8 @@ class _Walk:
         if len(box) > MAX_ITEMS:
             return self._opaque(box, path, f"it has more than {MAX_ITEMS} items")
         self._items += len(box)
-        if self._items > MAX_READS:
-            why = f"what is read has more than {MAX_READS} items"
+        if self._items > MAX_CONTENTS:
+            why = f"what is read has more than {MAX_CONTENTS} items"
             return self._opaque(box, path, why)
         found = [(spread, list(spread())) for spread in _spreads(box)]
         self.look.boxes.extend((box, *pair) for pair in found)
@@ -785,10 +812,10 @@ class _Walk:
         maybe = self._wanted if computed and not _of_library(kind) else set[str]()
         if not isinstance(value, FunctionType):
             maybe |= self._last.by_text
-        for name in sorted(maybe - names):
-            if not hasattr(kind, name):
-                read, at = partial(space.get, name, _GONE), (f"{path}.{name}", depth)
-                parts.append((name, self._edge(value, name, read, at)))
+        absent = [name for name in sorted(maybe - names) if not hasattr(kind, name)]
+        if absent:
+            self._absent.append((value, space, absent, path))
+            parts.append(("", tuple(absent)))
         if "__wrapped__" in space:
             parts.append(("", self._visit(space["__wrapped__"], path, depth)))
         if "_modules" in space and "_parameters" in space:

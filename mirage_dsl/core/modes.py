@@ -68,6 +68,37 @@ def own_mode(mode: Any) -> Generator[None]:
         _OWN.count -= 1
 
 
+class _Compiling:
+    """Traces that run now, in all threads, and what PyTorch said before the first."""
+
+    lock = threading.Lock()
+    count = 0
+    before: Any = False
+
+
+@contextmanager
+def compiling() -> Generator[None]:
+    """Let `torch.compiler.is_compiling` be True, as while PyTorch's compilers trace.
+
+    Libraries ask it before they look at data to choose a way, and take the one that
+    is right for all data.  PyTorch has one flag for the process.
+    """
+    import torch
+
+    with _Compiling.lock:
+        if not _Compiling.count:
+            _Compiling.before = torch.compiler._is_compiling_flag
+        _Compiling.count += 1
+        torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        with _Compiling.lock:
+            _Compiling.count -= 1
+            if not _Compiling.count:
+                torch.compiler._is_compiling_flag = _Compiling.before
+
+
 @cache
 def _questions() -> tuple[Callable[[], Any], ...]:
     """What is true while some mode may be active; each takes some 30 ns."""

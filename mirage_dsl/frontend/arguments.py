@@ -362,6 +362,39 @@ def is_record(node: object) -> bool:
     return kind.__module__.partition(".")[0] not in LIBRARIES
 
 
+def is_plain_object(node: object) -> bool:
+    """Whether a value is an object of a user's class that is what its attributes are.
+
+    What says itself how it is copied, and classes with slots, may be more.
+    """
+    kind = type(node)
+    if kind.__module__.partition(".")[0] in LIBRARIES | {"builtins"}:
+        return False
+    own = ("__reduce__", "__reduce_ex__", "__getstate__", "__copy__")
+    usual = all(getattr(kind, n, None) is getattr(object, n, None) for n in own)
+    slots = any(vars(base).get("__slots__") for base in kind.__mro__)
+    return usual and not slots and hasattr(node, "__dict__") and not is_module(node)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An object that a function makes and returns, as a leaf of what it returns.
+
+    Attributes:
+        kind: Its class.
+        attributes: By name, with a `Leaf` in the place of every tensor.
+    """
+
+    kind: type
+    attributes: dict[str, Any]
+
+    def again(self, leaf: Callable[[str, Any], Any]) -> Any:
+        """Another one of the class, with every leaf replaced by `leaf(path, leaf)`."""
+        made = object.__new__(self.kind)
+        vars(made).update(map_leaves(self.attributes, leaf))
+        return made
+
+
 def fields_of(node: Any) -> list[str]:
     """The fields of a dataclass that have a value."""
     return [f.name for f in fields(node) if hasattr(node, f.name)]
@@ -422,6 +455,8 @@ def same_containers(a: Any, b: Any) -> bool:
     """
     if type(a) is not type(b):
         return False
+    if isinstance(a, Made):
+        return a.kind is b.kind and same_containers(a.attributes, b.attributes)
     children, others = items_of(a), items_of(b)
     if children is None or others is None:
         # 0.0 and -0.0 are equal.
@@ -875,6 +910,28 @@ class Leaf:
     index: int
     complex: bool = False
     number: bool = False
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The place of a returned tensor of one constant, which no program computes.
+
+    Attributes:
+        number: Its elements.
+        shape: Its extents.
+        dtype: Its format.
+    """
+
+    number: float
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def like(self, output: Any) -> Any:
+        """The tensor, of the library and on the device of another result."""
+        if not is_torch(output):
+            return np.full(self.shape, self.number, numpy_dtype(self.dtype))
+        dtype = getattr(sys.modules["torch"], self.dtype.long_name)
+        return output.new_full(self.shape, self.number, dtype=dtype)
 
 
 @dataclass(frozen=True)

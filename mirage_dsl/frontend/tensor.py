@@ -383,7 +383,9 @@ class _TorchLike(Attributes):
         raise UnsupportedError.here(
             f"{function} of a traced tensor, called from code that is no Python, as "
             "torch.vmap, torch.func.grad and scripted functions are; call functions of "
-            "torch or mirage on the tensor itself, with an axis for what vmap repeats"
+            "torch or mirage on the tensor itself, with an axis for what vmap repeats. "
+            "A model that takes associative_scan while it is compiled, as a kernel is, "
+            "has an option for a loop, as use_associative_scan=False"
         )
 
 

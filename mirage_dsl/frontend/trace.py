@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter, index
-from typing import Any
+from typing import Any, NoReturn
 
 from mirage_dsl.core.errors import (
     MirageError,
@@ -21,15 +21,18 @@ from mirage_dsl.core.errors import (
     location_of_function,
     user_location,
 )
-from mirage_dsl.core.modes import own_mode, result_class
+from mirage_dsl.core.modes import compiling, own_mode, result_class
 from mirage_dsl.core.types import TensorSpec, f32
 from mirage_dsl.frontend.arguments import (
     STATE,
     Arguments,
+    Filled,
     Function,
     Leaf,
+    Made,
     ModuleFunction,
     bind_arguments,
+    is_plain_object,
     is_static,
     items_of,
     kept_back,
@@ -91,8 +94,15 @@ class Trace:
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """The returned structure with the given outputs."""
+        objects: dict[int, Any] = {}
 
         def found(_: str, leaf: Any) -> Any:
+            if isinstance(leaf, Made):
+                if id(leaf) not in objects:
+                    objects[id(leaf)] = leaf.again(found)
+                return objects[id(leaf)]
+            if isinstance(leaf, Filled):
+                return leaf.like(outputs[0])
             if not isinstance(leaf, Leaf):
                 return leaf
             output = outputs[leaf.index]
@@ -233,7 +243,7 @@ def _recorded_by(recorder: Recorder) -> Generator[None]:
         if recorder.origin.torch is None:
             yield
         else:
-            with own_mode(_mode()()):
+            with compiling(), own_mode(_mode()()):
                 yield
     finally:
         RECORDING.reset(token)
@@ -522,12 +532,6 @@ def _require_result(
             "have no empty tensors: make it outside of the function",
             location,
         )
-    if found.handle.value in recorder.constants:
-        raise TraceError(
-            f"{name} returns a tensor of one constant, which is the same at every "
-            "call; make it outside of the function",
-            location,
-        )
 
 
 @contextmanager
@@ -549,38 +553,102 @@ def _outputs(
 ) -> tuple[list[Handle], Any, tuple[int | None, ...]]:
     """The returned tensors, the structure they came in, and which memory has each."""
     returned = map_leaves(returned, _whole_pair)
-    leaves = leaves_of(returned)
-    if returned is None or not leaves:
+    if returned is None or not leaves_of(returned):
         raise TraceError(
             f"{name} returns nothing; return the tensors that it computes", location
         )
-    handles: list[Handle] = []
-    memories: list[Storage | None] = []
+    found = _Returned(name, recorder, location)
+    structure = map_leaves(returned, found.leaf)
+    if found.constant and not found.handles:
+        found.refuse_constant()
+    if not found.handles:
+        raise TraceError(
+            f"{name} returns no tensor; return the tensors that it computes", location
+        )
+    numbers = {id(m): at for at, m in enumerate(found.memories) if m is not None}
+    return found.handles, structure, tuple(numbers.get(id(m)) for m in found.memories)
 
-    def leaf(path: str, found: Any) -> Any:
-        if path and is_static(found):
+
+@dataclass
+class _Returned:
+    """What a function returns, while it is looked at.
+
+    Attributes:
+        name: Of the function.
+        recorder: Of its trace.
+        location: Where it is.
+        handles: The tensors.
+        memories: That each is in; None where it is that of an argument, or may be.
+        constant: How many tensors of one constant there are.
+        objects: What was made of objects, by identity; None while that is being done.
+    """
+
+    name: str
+    recorder: Recorder
+    location: SourceLocation | None
+    handles: list[Handle] = field(default_factory=list[Handle])
+    memories: list[Storage | None] = field(default_factory=list["Storage | None"])
+    constant: int = 0
+    objects: dict[int, Made | None] = field(default_factory=dict[int, "Made | None"])
+
+    def leaf(self, path: str, found: Any) -> Any:
+        """What stands for a leaf in the structure."""
+        if path and (is_static(found) or isinstance(found, type)):
             # As the number of rows, or weights of attention that nobody asked for.
             return int(found) if isinstance(found, Size) else found
         if isinstance(found, SymbolicSize):
             index(found)
+        if not isinstance(found, Tensor | Complex) and is_plain_object(found):
+            return self._made(path, found)
         paired = isinstance(found, Complex)
         found = found.resolved().as_pairs() if paired else found
-        _require_tensor(found, path, name, location)
-        _require_result(found, name, recorder, location)
+        _require_tensor(found, path, self.name, self.location)
+        _require_result(found, self.name, self.recorder, self.location)
+        if found.handle.value in self.recorder.constants:
+            self.constant += 1
+            return self._filled(found)
         memory = None if paired else found.memory
         known = memory is not None and not (memory.argument or memory.links)
-        memories.append(memory if known else None)
-        handles.append(recorder.whole(found.handle))
-        number = recorder.origin.library == "numpy" and found.is_number
-        return Leaf(len(handles) - 1, paired, number)
+        self.memories.append(memory if known else None)
+        self.handles.append(self.recorder.whole(found.handle))
+        number = self.recorder.origin.library == "numpy" and found.is_number
+        return Leaf(len(self.handles) - 1, paired, number)
 
-    structure = map_leaves(returned, leaf)
-    if not handles:
+    def _filled(self, found: Tensor) -> Filled:
+        """A tensor of one constant, which each call makes beside what it computes."""
+        number = self.recorder.constants[found.handle.value]
+        shape = tuple(e for e in found.handle.shape if e is not None)
+        if number.extents or len(shape) < len(found.handle.shape):
+            self.refuse_constant()
+        return Filled(float(number.value), shape, found.handle.value.dtype)
+
+    def refuse_constant(self) -> NoReturn:
+        """Refuse a tensor of one constant that no call can make."""
         raise TraceError(
-            f"{name} returns no tensor; return the tensors that it computes", location
+            f"{self.name} returns a tensor of one constant, which is the same at every "
+            "call, with no tensor beside it, or with extents that change; make it "
+            "outside of the function",
+            self.location,
         )
-    numbers = {id(m): at for at, m in enumerate(memories) if m is not None}
-    return handles, structure, tuple(numbers.get(id(m)) for m in memories)
+
+    def _made(self, path: str, found: object) -> Made:
+        """An object, of which each call makes another one."""
+        if id(found) not in self.objects:
+            self.objects[id(found)] = None
+            before = len(self.handles) + self.constant
+            own = map_leaves({**vars(found)}, lambda p, v: self.leaf(f"{path}_{p}", v))
+            if len(self.handles) + self.constant == before:
+                # One without tensors may be anybody's.
+                _require_tensor(found, path, self.name, self.location)
+            self.objects[id(found)] = Made(type(found), own)
+        made = self.objects[id(found)]
+        if made is None:
+            raise TraceError(
+                f"{self.name} returns {type(found).__name__}, which holds itself; "
+                "return its tensors, or an object without such a cycle",
+                self.location,
+            )
+        return made
 
 
 def trace_function(

@@ -174,3 +174,35 @@ def test_looking_at_very_much_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("mirage_dsl.api.reads.MAX_READS", most)
         kernel = mirage.kernel(function)
         assert kernel.reads is not None
+
+
+class Scaled:
+    """A layer that is asked for attributes that it has not."""
+
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.scale * getattr(self, "other", 1.0)
+
+
+def test_what_is_there_is_watched_before_what_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Absent attributes, of which each object has many, take no room of others."""
+    layers = [Scaled() for _ in range(40)]
+
+    def function(x: Any) -> Any:
+        for layer in layers:
+            x = layer(x)
+            for name in ("bias", "gate", "mask", "norm", "rate", "step"):
+                x = x + getattr(layer, name, 0.0)
+        return x
+
+    monkeypatch.setattr("mirage_dsl.api.reads.MAX_READS", 250)
+    kernel = mirage.kernel(effort="none")(function)
+    x = np.ones(4, np.float32)
+    np.testing.assert_allclose(kernel(x), function(x))
+    layers[-1].scale = 3.0
+    np.testing.assert_allclose(kernel(x), function(x))
+    assert any("too many" in read.why for read in kernel.reads.unwatched)
