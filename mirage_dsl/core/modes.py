@@ -68,35 +68,56 @@ def own_mode(mode: Any) -> Generator[None]:
         _OWN.count -= 1
 
 
+class _Here(threading.local):
+    traces = 0
+
+
+_HERE = _Here()
+
+
 class _Compiling:
-    """Traces that run now, in all threads, and what PyTorch said before the first."""
+    """Traces that run now, in all threads, and what answered before the first."""
 
     lock = threading.Lock()
-    count = 0
-    before: Any = False
+    traces = 0
+    asked: Callable[[], bool]
+
+
+def _is_compiling() -> bool:
+    """`torch.compiler.is_compiling` while some trace runs.
+
+    PyTorch's own modules hear what they hear otherwise: a kernel gives what they give
+    without a compiler, as zeros for padding where an encoder is to leave it out.
+    """
+    caller = str(sys._getframe(1).f_globals.get("__name__"))
+    if _HERE.traces and not caller.startswith("torch."):
+        return True
+    return _Compiling.asked()
 
 
 @contextmanager
 def compiling() -> Generator[None]:
-    """Let `torch.compiler.is_compiling` be True, as while PyTorch's compilers trace.
+    """Let `torch.compiler.is_compiling` be True in this thread, as in a compiler.
 
     Libraries ask it before they look at data to choose a way, and take the one that
-    is right for all data.  PyTorch has one flag for the process.
+    is right for all data.
     """
     import torch
 
     with _Compiling.lock:
-        if not _Compiling.count:
-            _Compiling.before = torch.compiler._is_compiling_flag
-        _Compiling.count += 1
-        torch.compiler._is_compiling_flag = True
+        if not _Compiling.traces:
+            _Compiling.asked = torch.compiler.is_compiling
+            torch.compiler.is_compiling = _is_compiling
+        _Compiling.traces += 1
+    _HERE.traces += 1
     try:
         yield
     finally:
+        _HERE.traces -= 1
         with _Compiling.lock:
-            _Compiling.count -= 1
-            if not _Compiling.count:
-                torch.compiler._is_compiling_flag = _Compiling.before
+            _Compiling.traces -= 1
+            if not _Compiling.traces:
+                torch.compiler.is_compiling = _Compiling.asked
 
 
 @cache

@@ -247,16 +247,16 @@ def _reads(
     # Rows that windows have in common are in L1.
     again = np.where(loads.picked, np.sqrt(np.maximum(loads.overlapping, 1.0)), 1.0)
     through = read / _whole_sectors(*runs) / _side_by_side(footprint, runs[0]) / again
-    at_once = source * np.minimum(footprint.blocks, hardware.sms)
-    through = np.where(_tables(footprint), np.minimum(through, at_once), through)
+    alike = source * np.minimum(footprint.blocks, hardware.sms)
+    through = np.where(_tables(footprint), np.minimum(through, alike), through)
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / source, 1.0), waves)
     once = loads.looped & footprint.is_read_once(waves)
     # Windows of neighbouring blocks, which run together, have elements in common.
     passes = np.where((loads.overlapping > 1) | once, 1.0, passes)
+    passes = np.where(source < HELD_IN_L2 * hardware.l2_bytes, 1.0, passes)
     outside = as_column(load.source not in inside for load in loads.own)
-    fits = source < HELD_IN_L2 * hardware.l2_bytes
-    fetched = np.where(fits, 1.0, passes) * source * outside
+    fetched = passes * source * outside
     share = tile * np.minimum(1.0, fetched / read)
     early = share[~own].sum(axis=0)
     held, flying = early * (rounds < 2), np.zeros(len(footprint.points))
@@ -268,10 +268,17 @@ def _reads(
         some = np.where(stages > 0, ahead, np.inf)
         first = np.minimum(first, some.min(axis=0, initial=np.inf))
     flying = np.maximum(flying, early)
-    short = fetched * SHORT_PIECES * np.minimum(1.0, GRAIN / run) ** PIECES_POWER
-    short = np.where(loads.pieces & (not footprint.facts.products), short, 0.0)
-    cold = fetched.sum(axis=0)
-    return _Reads(cold, short.sum(axis=0), through.sum(axis=0), held, flying, first)
+    cold, short = fetched.sum(axis=0), _short(footprint, fetched, run)
+    return _Reads(cold, short, through.sum(axis=0), held, flying, first)
+
+
+def _short(footprint: Footprint, fetched: Numbers, run: Numbers) -> Numbers:
+    """What more would stream meanwhile if loops read no short pieces, in bytes."""
+    if footprint.facts.products:
+        return np.zeros(len(footprint.points))
+    share = SHORT_PIECES * np.minimum(1.0, GRAIN / run) ** PIECES_POWER
+    pieces = footprint.facts.tables.loads.pieces
+    return np.where(pieces, fetched * share, 0.0).sum(axis=0)
 
 
 def _copied_by_words(footprint: Footprint) -> Numbers:
