@@ -249,14 +249,8 @@ def _reads(
     through = read / _whole_sectors(*runs) / _side_by_side(footprint, runs[0]) / again
     alike = source * np.minimum(footprint.blocks, hardware.sms)
     through = np.where(_tables(footprint), np.minimum(through, alike), through)
-    # What fits in L2 is fetched once; the rest once for every wave that needs it.
-    passes = np.minimum(np.maximum(read / source, 1.0), waves)
-    once = loads.looped & footprint.is_read_once(waves)
-    # Windows of neighbouring blocks, which run together, have elements in common.
-    passes = np.where((loads.overlapping > 1) | once, 1.0, passes)
-    passes = np.where(source < HELD_IN_L2 * hardware.l2_bytes, 1.0, passes)
     outside = as_column(load.source not in inside for load in loads.own)
-    fetched = passes * source * outside
+    fetched = _passes(footprint, read, waves) * source * outside
     share = tile * np.minimum(1.0, fetched / read)
     early = share[~own].sum(axis=0)
     held, flying = early * (rounds < 2), np.zeros(len(footprint.points))
@@ -270,6 +264,17 @@ def _reads(
     flying = np.maximum(flying, early)
     cold, short = fetched.sum(axis=0), _short(footprint, fetched, run)
     return _Reads(cold, short, through.sum(axis=0), held, flying, first)
+
+
+def _passes(footprint: Footprint, read: Numbers, waves: Numbers) -> Numbers:
+    """How often each source is fetched from DRAM, of which blocks read so many bytes."""
+    loads, l2_bytes = footprint.facts.tables.loads, footprint.hardware.l2_bytes
+    # What fits in L2 is fetched once; the rest once for every wave that needs it.
+    passes = np.minimum(np.maximum(read / loads.source, 1.0), waves)
+    once = loads.looped & footprint.is_read_once(waves)
+    # Windows of neighbouring blocks, which run together, have elements in common.
+    once = once | (loads.overlapping > 1) | (loads.source < HELD_IN_L2 * l2_bytes)
+    return np.where(once, 1.0, passes)
 
 
 def _short(footprint: Footprint, fetched: Numbers, run: Numbers) -> Numbers:
