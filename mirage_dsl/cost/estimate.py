@@ -267,7 +267,7 @@ def _reads(
 
 
 def _passes(footprint: Footprint, read: Numbers, waves: Numbers) -> Numbers:
-    """How often each source is fetched from DRAM, of which blocks read so many bytes."""
+    """How often each source is fetched from DRAM, if blocks `read` so many bytes."""
     loads, l2_bytes = footprint.facts.tables.loads, footprint.hardware.l2_bytes
     # What fits in L2 is fetched once; the rest once for every wave that needs it.
     passes = np.minimum(np.maximum(read / loads.source, 1.0), waves)
