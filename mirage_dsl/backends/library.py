@@ -18,6 +18,7 @@ from mirage_dsl.core.types import DType, boolean, f64, i64, number, torch_dtype
 from mirage_dsl.ir.analysis.launches import (
     EPS,
     SCALE,
+    AttentionAxes,
     FusedCall,
     attention_axes,
     factors,
@@ -596,6 +597,20 @@ def _batch_norm(call: FusedCall, values: Values, size: Size) -> str:
     return aligned(text, order, call.dims(call.result))
 
 
+def is_seen_whole(call: FusedCall) -> bool:
+    """Whether a call is attention whose result is what PyTorch gives, and no view."""
+    attends = call.name == "scaled_dot_product_attention"
+    axes = attention_axes(call) if attends else None
+    if axes is None or not _has_four_dims(axes):
+        return False
+    return (*axes.batch, *axes.rows, axes.made) == call.dims(call.result)
+
+
+def _has_four_dims(axes: AttentionAxes) -> bool:
+    """Whether each axis of attention is one dim."""
+    return len(axes.batch) == 2 and len(axes.rows) == 1
+
+
 def _attention(call: FusedCall, values: Values, size: Size) -> str:
     """Attention of four axes, as PyTorch's fused kernels want it."""
     axes = attention_axes(call)
@@ -627,5 +642,6 @@ def _attention(call: FusedCall, values: Values, size: Size) -> str:
     arguments.append(f"scale={number(scale)}")
     text = f"torch.nn.functional.{call.name}({', '.join(arguments)})"
     order = (*axes.batch, *axes.rows, axes.made)
-    text = _by_dims(text, order, size)
+    if not _has_four_dims(axes):
+        text = _by_dims(text, order, size)
     return aligned(text, order, call.dims(call.result))

@@ -19,6 +19,7 @@ from mirage_dsl.backends.library import (
     aligned,
     call_text,
     expression,
+    is_seen_whole,
     only_element,
 )
 from mirage_dsl.backends.triton.lowering.kernel import (
@@ -38,6 +39,7 @@ from mirage_dsl.core.types import (
     Axis,
     Scalar,
     TensorType,
+    Types,
     number,
     torch_dtype,
 )
@@ -203,13 +205,10 @@ def check_rank(block: ir.BlockGraph) -> None:
         )
 
 
-def _loaded(graph: ir.KernelGraph) -> set[str]:
-    """What blocks load, which take it to lie packed, and what that is seen in."""
-    loaded = {source for block in graph.blocks for source in block.sources}
-    for node in reversed(graph.applies):
-        if node.is_view and node.result in loaded:
-            loaded.update(node.values)
-    return loaded
+def _seen_otherwise(graph: ir.KernelGraph, types: Types) -> set[str]:
+    """What other nodes read, or results have with other axes."""
+    turned = {r.value for r in graph.returns if r.type.axes != types[r.value].axes}
+    return turned | read_by(graph.nodes)
 
 
 # -- The host function: allocations, library kernels, launches -------------------------
@@ -242,7 +241,7 @@ class Launcher:
         self._inner = frozenset[str]().union(*(m.inner for m in self._fused.values()))
         types = with_channels_last(graph, kernel_types(graph))
         self._lying = as_libraries_make(graph, types, around.extents)
-        self._loaded = _loaded(graph)
+        self._otherwise = _seen_otherwise(graph, around.types)
         self._given = around.given
         self._outs: list[str] = []
         self._writer = Writer(taken)
@@ -510,9 +509,11 @@ class Launcher:
         for helper in HELPERS:
             if f"{helper}(" in text:
                 self.helpers.add(helper)
-        # Attention makes heads as its operands lie, or behind positions: so calls take
-        # them, and so does the caller get them.
-        as_made = node.result in self._fused and node.result not in self._loaded
+        # Attention makes heads as its operands lie, or behind positions.  So does the
+        # caller get them; views that are written ahead of a call want them packed.
+        call = self._fused.get(node.result)
+        alone = node.result not in self._otherwise
+        as_made = call is not None and alone and is_seen_whole(call)
         packed = self._types[node.result].layout is None
         if packed and not (as_made or self._shows(node)):
             text += ".contiguous()"
