@@ -430,8 +430,6 @@ class _Walk:
 
     # What there is at one place.
 
-    _too_many = f"it reads more than {MAX_READS} things"
-
     def _edge(
         self, holder: object, name: str, read: Callable[[], Any], at: tuple[str, int]
     ) -> object:
@@ -442,22 +440,17 @@ class _Walk:
             self._unwatched(path, value, "the function only puts something into it")
             return name
         if not self._compare(holder, name, read, value):
-            return self._opaque(value, path, self._too_many)
+            return self._opaque(value, path, f"it reads more than {MAX_READS} things")
         return name, self._visit(value, path, depth)
 
     def _compare(
         self, holder: object, name: str, read: Callable[[], Any], value: Any
     ) -> bool:
         """Compare what a holder has under a name before each call, if there is room."""
-        if self._is_full:
+        if len(self.look.edges) >= MAX_READS:
             return False
         self.look.edges.setdefault((id(holder), name), (holder, read, value))
         return True
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether no more places can be watched."""
-        return len(self.look.edges) >= MAX_READS
 
     def _compare_absent(self) -> None:
         """Compare what objects have not, but may be given, as far as there is room.

@@ -53,6 +53,7 @@ from mirage_dsl.ir.analysis.layouts import (
     Copied,
     Place,
     copied_for_products,
+    dims_in_memory,
     laid_out,
     lies_with_channels_last,
     places,
@@ -1203,17 +1204,12 @@ def _rearranged(graph: ir.KernelGraph, types: Types, extents: Extents) -> set[st
         if item.value not in made:
             continue
         kind = types[item.value]
-        lying = [n for n in _in_memory(kind) if extents[n] != 1]
+        lying = [n for n in dims_in_memory(kind) if extents[n] != 1]
         for axis in item.type.axes:
             dims = tuple(d.name for d in axis if extents[d.name] != 1)
             if not ir.in_a_row(dims, lying):
                 found.add(seen_in(graph, item.value))
     return found
-
-
-def _in_memory(kind: TensorType) -> list[str]:
-    """The dims of a tensor in the order in which they lie in memory."""
-    return [d.name for at in kind.order for d in kind.axes[at]]
 
 
 def _brought(block: ir.BlockGraph, graph: ir.KernelGraph) -> set[str]:

@@ -227,20 +227,28 @@ def test_values_lie_as_they_are_made(name: str) -> None:
     check(graph)
 
 
+def run_counted(
+    graph: KernelGraph, inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, int]:
+    """The result of a program of library kernels, and how often they copy."""
+    scope: dict[str, Any] = {}
+    exec(emit(graph), scope)
+    with Copies() as copies:
+        (found,) = scope["run"](*inputs)
+    return found, copies.count
+
+
 @pytest.mark.parametrize("name", [n for n in CASES if n != "attention_of_planes"])
 def test_nothing_is_copied_that_eager_does_not_copy(name: str) -> None:
     function, shapes, _ = CASES[name]
     graph = traced(function, shapes)
-    scope: dict[str, Any] = {}
-    exec(emit(graph), scope)
     inputs = random_inputs(graph)
-    with Copies() as ours:
-        (found,) = scope["run"](*inputs)
+    found, copies = run_counted(graph, inputs)
     with Copies() as eager:
         wanted = function(*inputs)
     torch.testing.assert_close(found, wanted)
     assert found.stride() == wanted.stride()
-    assert ours.count <= eager.count
+    assert copies <= eager.count
 
 
 def test_attention_is_returned_as_it_is_made() -> None:
@@ -250,15 +258,12 @@ def test_attention_is_returned_as_it_is_made() -> None:
         return functional.scaled_dot_product_attention(q, k, v)
 
     graph = traced(attention, ((2, 3, 5, 4),) * 3)
-    scope: dict[str, Any] = {}
-    exec(emit(graph), scope)
     q, k, v = (torch.randn(2, 5, 3, 4).movedim(1, 2) for _ in range(3))
-    with Copies() as ours:
-        (found,) = scope["run"](q, k, v)
+    found, copies = run_counted(graph, (q, k, v))
     wanted = attention(q, k, v)
     torch.testing.assert_close(found, wanted)
     assert found.stride() == wanted.stride()
-    assert not ours.count
+    assert not copies
 
 
 def last_step(x: Any, h: Any, w: Any, u: Any, out: Any) -> Any:
@@ -270,15 +275,12 @@ def last_step(x: Any, h: Any, w: Any, u: Any, out: Any) -> Any:
 def test_steps_of_batches_are_seen_and_not_copied() -> None:
     shapes = ((3, 6, 5), (1, 3, 4), (12, 5), (12, 4), (4, 2))
     graph = traced(last_step, shapes)
-    scope: dict[str, Any] = {}
-    exec(emit(graph), scope)
     inputs = random_inputs(graph)
-    with Copies() as ours:
-        (found,) = scope["run"](*inputs)
+    found, copies = run_counted(graph, inputs)
     with Copies() as eager:
         wanted = last_step(*inputs)
     torch.testing.assert_close(found, wanted)
-    assert ours.count <= eager.count
+    assert copies <= eager.count
 
 
 def in_windows(x: Any) -> Any:

@@ -428,7 +428,7 @@ def with_channels_last(graph: ir.KernelGraph, types: Types) -> dict[str, TensorT
     for name, node in shown.items():
         source, view = found[node.values[0]], node.factored
         if source.layout is not None and view is not None:
-            dims = _refactored(_dims_in_memory(source), view)
+            dims = _refactored(dims_in_memory(source), view)
             found[name] = _lying(found[name], dims)
     return found
 
@@ -436,7 +436,7 @@ def with_channels_last(graph: ir.KernelGraph, types: Types) -> dict[str, TensorT
 def lies_with_channels_last(kind: TensorType, axes: AxisNames) -> bool:
     """Whether a tensor lies as a kernel with channels last reads it."""
     dims = _channels_last(axes.axes)
-    return _dims_in_memory(kind) == tuple(d for d in dims if d in kind.names)
+    return dims_in_memory(kind) == tuple(d for d in dims if d in kind.names)
 
 
 def _channels_last(axes: Sequence[tuple[str, ...]]) -> MemoryOrder:
@@ -444,7 +444,8 @@ def _channels_last(axes: Sequence[tuple[str, ...]]) -> MemoryOrder:
     return tuple(name for axis in (first, *inner, channels) for name in axis)
 
 
-def _dims_in_memory(kind: TensorType) -> MemoryOrder:
+def dims_in_memory(kind: TensorType) -> MemoryOrder:
+    """The dims of a tensor in the order in which they lie in memory."""
     return tuple(d.name for axis in kind.order for d in kind.axes[axis])
 
 
@@ -603,7 +604,7 @@ def copied_for_products(
             seen = _steps_of_view(node, steps, types, sizes)
         made = node.results if isinstance(node, ir.BlockGraph) else (node.result,)
         for value in made:
-            steps[value] = seen or _row_major(_dims_in_memory(types[value]), sizes)
+            steps[value] = seen or _row_major(dims_in_memory(types[value]), sizes)
     copied = ((n.result, _copied_for(n, steps, types, sizes)) for n in products)
     return {result: values for result, values in copied if values}
 
@@ -646,8 +647,8 @@ def _copied_for(
     sizes: Mapping[str, int],
 ) -> tuple[str, ...]:
     """The operands of a product that are copied."""
-    result = _dims_in_memory(types[node.result])
-    a, b = (_dims_in_memory(types[v]) for v in node.values)
+    result = dims_in_memory(types[node.result])
+    a, b = (dims_in_memory(types[v]) for v in node.values)
     if not sizes.keys() >= {*a, *b} or middle(a, b, result) or middle(b, a, result):
         return ()
     batch = tuple(d for d in result if d in a and d in b)
