@@ -20,13 +20,14 @@ import inspect
 import operator
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from itertools import combinations
 from operator import index
-from types import MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any, Literal, SupportsIndex, TypeGuard, cast
 
 import numpy as np
@@ -254,7 +255,9 @@ class _Copied:
 
         Traced tensors stand for parameters, references for those to them, as recurrent
         layers keep their weights, and copies for layers and in their methods, which
-        also stand for kernels of them.  What holds none of these is itself.
+        also stand for kernels of them.  Functions that hold one in a closure, in a
+        default or as what `functools.partial` passes are made anew.  What holds none
+        of these is itself.
 
         Args:
             item: What it is for the module.
@@ -268,16 +271,14 @@ class _Copied:
         own = getattr(item, "__dict__", {}).get("function")
         if isinstance(own, ModuleFunction) and id(own.module) in self._copies:
             return own.of(self._copies[id(own.module)])
-        if type(item) not in (tuple, list, dict) or id(item) in around:
+        parts = None if id(item) in around else _parts_of(item)
+        if parts is None:
             return self._copies.get(id(item), self._traced.get(id(item), item))
-        held: Any = item
         inner = (*around, id(item))
-        values = list(held.values() if type(held) is dict else held)
-        found = [self._standing_for(value, inner) for value in values]
-        if all(map(operator.is_, found, values)):
-            return held
-        pairs = zip(held, found, strict=True)
-        return dict(pairs) if type(held) is dict else type(held)(found)
+        found = [self._standing_for(value, inner) for value in parts.values]
+        if all(map(operator.is_, found, parts.values)):
+            return item
+        return parts.again(found)
 
     def _tensor(self, tensor: Any, name: str) -> Any:
         if id(tensor) in self._traced or tensor is None:
@@ -310,6 +311,59 @@ class _Copied:
                     what = name
                 where = f"{path}.{what}" if path else what
                 _refuse_change(self.__name__, f"sets {where}", location)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a container or a function holds, and what makes one of other values."""
+
+    values: Sequence[Any]
+    again: Callable[[Sequence[Any]], Any]
+
+
+def _parts_of(item: Any) -> _Parts | None:
+    """Those of an attribute's value; None of what holds nothing that is looked at."""
+    if type(item) in (tuple, list):
+        return _Parts(list(item), type(item))
+    if type(item) in (dict, OrderedDict):
+        kind, keys = type(item), list(item)
+        return _Parts(
+            list(item.values()), lambda found: kind(zip(keys, found, strict=True))
+        )
+    if type(item) is functools.partial:
+        return _Parts(
+            [item.func, item.args, item.keywords],
+            lambda found: functools.partial(found[0], *found[1], **found[2]),
+        )
+    if isinstance(item, FunctionType):
+        return _parts_of_function(item)
+    return None
+
+
+def _parts_of_function(function: FunctionType) -> _Parts | None:
+    """Its defaults and what is in its closure; None if that is not there yet."""
+    cells = function.__closure__ or ()
+    try:
+        inside = tuple(cell.cell_contents for cell in cells)
+    except ValueError:
+        return None
+
+    def again(found: Sequence[Any]) -> FunctionType:
+        defaults, named, values = found
+        # What is no other value stays in its cell, which others may share.
+        closure = tuple(
+            cell if value is old else CellType(value)
+            for cell, value, old in zip(cells, values, inside, strict=True)
+        )
+        names = function.__globals__, function.__name__
+        made = FunctionType(function.__code__, *names, defaults, closure or None)
+        made.__kwdefaults__ = named
+        made.__qualname__ = function.__qualname__
+        vars(made).update(vars(function))
+        return made
+
+    held = [function.__defaults__, function.__kwdefaults__, inside]
+    return _Parts(held, again)
 
 
 def _refuse_change(name: str, what: str, location: SourceLocation | None) -> None:

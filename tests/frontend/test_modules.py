@@ -162,6 +162,33 @@ def hooked() -> nn.Module:
     return layer
 
 
+class Holding(nn.Module):
+    """Layers and parameters behind functions in attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({"a": nn.Linear(16, 8), "b": nn.Linear(8, 16)})
+        self.scale = nn.Parameter(torch.full((16,), 0.5))
+        layers, scale = self.layers, self.scale
+        self.closure = lambda x: layers["b"](torch.relu(layers.a(x)))  # type: ignore[operator]
+        self.default = lambda x, by=scale: x * by
+        self.named = {"of": lambda x, *, by=scale: x + by}
+        self.partial = functools.partial(F.linear, weight=self.layers["a"].weight)
+        self.inner = lambda x: self.closure(self.default(x))
+
+    def forward(self, x: Any) -> Any:
+        return self.named["of"](self.inner(x)), self.partial(x)
+
+
+def hooked_by_its_layers() -> nn.Module:
+    module = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4))
+    down, up = nn.Linear(16, 2), nn.Linear(2, 16)
+    module[0].add_module("down", down)
+    module[0].add_module("up", up)
+    module[0].register_forward_hook(lambda _, args, out: out + up(down(args[0])))
+    return module
+
+
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
 COS, SIN = torch.cos(X[0, :, :4]), torch.sin(X[0, :, :4])
 causal = nn.Transformer.generate_square_subsequent_mask
@@ -232,6 +259,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], dict[str, Any
         {},
     ),
     "hooks": (hooked, (X,), {}),
+    "functions in attributes": (Holding, (X,), {}),
+    "hooks that hold layers": (hooked_by_its_layers, (X,), {}),
     "a copy": (lambda: copy.deepcopy(MLP(16, 24)), (X,), {}),
 }
 
@@ -292,6 +321,24 @@ def test_names_of_parameters_are_those_of_the_module() -> None:
     assert [i.name for i in mirage.kernel(MLP(16, 8)).trace(X).inputs] == [
         *("x", "gate_proj_weight", "up_proj_weight", "down_proj_weight"),
     ]
+
+
+def test_what_functions_in_attributes_hold_is_watched() -> None:
+    module = Holding().eval()
+    kernel = mirage.kernel(effort="none")(module)
+    assert_like(kernel(X), module(X))
+    with torch.no_grad():
+        module.scale.mul_(3)
+        assert_like(kernel(X), module(X))
+        module.layers["a"].weight.add_(1)
+        assert_like(kernel(X), module(X))
+        by = 2.0
+        module.default = lambda x: x * by
+        assert_like(kernel(X), module(X))
+        by = 3.0
+        assert_like(kernel(X), module(X))
+        module.partial = functools.partial(torch.add, other=module.scale)
+        assert_like(kernel(X), module(X))
 
 
 class InClass(nn.Module):
