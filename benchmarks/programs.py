@@ -225,8 +225,15 @@ def _block(draw: Draw, a: int, b: int, c: int, d: int) -> list[Tensor]:
 _SCORES = {"q": 32, "k": 32, "rows": 2048, "width": 128}
 _FEW_SCORES = {"q": 2, "k": 2, "rows": 32, "width": 16}
 _TURNED = {"q": 32, "k": 8, "rows": 2048, "width": 128}
-_CACHE = dict(sequences=16, heads=32, kept=8, count=64, rows=16, width=128)
-_FEW_PAGES = dict(sequences=2, heads=4, kept=2, count=4, rows=4, width=16)
+_CACHE = {
+    "sequences": 16,
+    "heads": 32,
+    "kept": 8,
+    "count": 64,
+    "rows": 16,
+    "width": 128,
+}
+_FEW_PAGES = {"sequences": 2, "heads": 4, "kept": 2, "count": 4, "rows": 4, "width": 16}
 _VOCABULARY = {"rows": 1024, "width": 128256}
 _FEW = {"rows": 4, "width": 96}
 _BLOCK = {"a": 16, "b": 256, "c": 64, "d": 256}
@@ -286,7 +293,8 @@ def exact(program: Program, arguments: Sequence[Tensor]) -> list[Tensor]:
 def error(found: Any, right: Sequence[Tensor]) -> float:
     """‖out − ref‖ / ‖ref‖, of the worst of several results."""
     pairs = zip(flat(found), right, strict=True)
-    return max(float((f.double() - r).norm() / r.norm()) for f, r in pairs)
+    distances: list[Tensor] = [(f.double() - r).norm() / r.norm() for f, r in pairs]
+    return max(map(float, distances))
 
 
 def allowed(program: Program, eager: float) -> float:

@@ -18,7 +18,8 @@ weights are pairs, and the rows are parts.  Before → after, weights of f8:
 Where weights have scales for groups of rows, the groups are parts already.  The tensors
 are the same: an axis is several dims, row-major.  Of columns there are few enough in a
 block for all blocks to have some: a loop that is split over the grid, and a kernel that
-joins its parts, become one kernel again.
+joins its parts, become one kernel again, and so do groups that the grid has in place of
+a loop, and a kernel that sums over them.
 
 Of matrices the other way round, `[n, k]` as those of `torch.nn.Linear`, rows lie side
 by side, and they are the pairs:
@@ -105,7 +106,8 @@ def _with_whole_loops(graph: ir.KernelGraph) -> ir.KernelGraph:
             second, ir.BlockGraph
         ):
             continue
-        made = _Joining(graph, first, second).block()
+        joining = _Joining if first.loop is not None else _Looping
+        made = joining(graph, first, second).block()
         if made is not None:
             nodes[at : at + 2] = [made]
             gone = {ir.partial_dim(s.dim) for s in first.grid if s not in made.grid}
@@ -159,11 +161,8 @@ class _Joining:
             if sums.over != (part.name,):
                 return False
             self.names[load.result] = self.names[sums.result] = store.operand
-        elsewhere = [n for n in self.graph.nodes if n not in (self.first, self.second)]
-        wanted = {v for n in elsewhere for v in operands_of(n)}
-        wanted |= {r.value for r in self.graph.returns}
         once = sorted(n.source for n in loads) == sorted(stores)
-        return once and wanted.isdisjoint(stores)
+        return once and _is_between(self.graph, self.first, self.second)
 
     def _is_gone(self, node: ir.BlockNode) -> bool:
         """Whether a node of the second block only adds what the first one stored."""
@@ -184,6 +183,126 @@ class _Joining:
         if isinstance(named, ir.Store):
             return named
         return replace(named, result=self.names[named.result])
+
+
+def _is_between(
+    graph: ir.KernelGraph, first: ir.BlockGraph, second: ir.BlockGraph
+) -> bool:
+    """Whether nothing but the second block reads what the first one stores."""
+    elsewhere = [n for n in graph.nodes if n not in (first, second)]
+    wanted = {v for n in elsewhere for v in operands_of(n)}
+    wanted |= {r.value for r in graph.returns}
+    return wanted.isdisjoint(s.result for s in first.stores)
+
+
+class _Looping:
+    """Makes one block of two without loops: it loops over what the second sums over.
+
+    That is what the first block's grid splits and the second's does not.  What the
+    second makes of each part ahead of its sums is made in iterations.
+    """
+
+    def __init__(
+        self, graph: ir.KernelGraph, first: ir.BlockGraph, second: ir.BlockGraph
+    ) -> None:
+        self.graph, self.first, self.second = graph, first, second
+        shared = {s.dim for s in second.grid}
+        self.grid = tuple(s for s in first.grid if s.dim in shared)
+        self.rows = [s for s in first.grid if s.dim not in shared]
+        self.inside = {n.result for n in first.made}
+        self.behind: set[str] = set()
+        self.names: dict[str, str] = {}
+        self.taken = {n.result for n in (*first.nodes, *second.nodes)}
+
+    def block(self) -> ir.BlockGraph | None:
+        """The one block, or None where the two cannot be one."""
+        first, second = self.first, self.second
+        plain = not (first.bounds or first.settled or second.bounds or second.settled)
+        apart = len(self.rows) == 1 and len(self.grid) == len(second.grid) > 0
+        if not plain or not apart or second.loop is not None:
+            return None
+        if not self._stores_whole() or not _is_between(self.graph, first, second):
+            return None
+        nodes = [self._looped(n) for n in first.nodes if not isinstance(n, ir.Store)]
+        for node in second.nodes:
+            made = self._of_second(node)
+            if made is None:
+                return None
+            nodes += made
+        grid, loop = self.grid, self.rows[0]
+        return replace(first, grid=grid, loop=loop, nodes=tuple(nodes))
+
+    def _stores_whole(self) -> bool:
+        """Whether what the first block stores is not rounded, nor reduced."""
+        types = block_types(self.first, kernel_types(self.graph))
+        row = Dim(self.rows[0].dim, grid=True)
+        return all(
+            s.dtype == types[s.operand].dtype and any(row in axis for axis in s.axes)
+            for s in self.first.stores
+        )
+
+    def _of_second(self, node: ir.BlockNode) -> list[ir.BlockNode] | None:
+        """A node of the second block in the one block; None where it cannot be."""
+        row = self.rows[0].dim
+        stored = {s.result: s for s in self.first.stores}
+        if isinstance(node, ir.Load) and node.source in stored:
+            store = stored[node.source]
+            self.names[node.result] = store.operand
+            plain = (ir.gridded(axes, ()) for axes in (node.axes, store.axes))
+            return [] if len(set(plain)) == 1 else None
+        if isinstance(node, ir.Load):
+            parts = any(d.name == row for axis in node.axes for d in axis)
+            return self._kept(node, inside=parts)
+        read = {self.names[v] for v in operands_of(node)}
+        if isinstance(node, ir.Apply) and node.op is SUM and read <= self.inside:
+            return self._summed(node) if node.over == (row,) else None
+        if not isinstance(node, ir.Apply | ir.Store):
+            return None
+        inside = bool(read & self.inside)
+        if inside and (read & self.behind or isinstance(node, ir.Store)):
+            return None
+        elementwise = isinstance(node, ir.Store) or node.op.kind is Kind.ELEMENTWISE
+        if inside and not elementwise:
+            return None
+        return self._kept(node, inside=inside, behind=bool(read & self.behind))
+
+    def _summed(self, node: ir.Apply) -> list[ir.BlockNode]:
+        """A sum over parts: over those of an iteration behind that over iterations."""
+        name = free_name(f"{node.result}_parts", self.taken)
+        self.taken.add(name)
+        whole = ir.Accumulate(name, self.names[node.values[0]])
+        (made,) = self._kept(node, inside=False, behind=True)
+        return [whole, with_operands(made, {self.names[node.values[0]]: name})]
+
+    def _kept(
+        self, node: ir.BlockNode, *, inside: bool, behind: bool = False
+    ) -> list[ir.BlockNode]:
+        """A node of the second block under a free name."""
+        named = with_operands(self._looped(node), self.names)
+        if isinstance(named, ir.Store):
+            return [named]
+        used = {n.result for n in self.first.nodes}
+        name = named.result
+        if name in used:
+            name = free_name(name, self.taken)
+            self.taken.add(name)
+        self.names[node.result] = name
+        if inside:
+            self.inside.add(name)
+        if behind:
+            self.behind.add(name)
+        return [replace(named, result=name)]
+
+    def _looped(self, node: ir.BlockNode) -> ir.BlockNode:
+        """A node whose grid does not split the rows, but whose loop does."""
+        if not isinstance(node, ir.Load | ir.Store):
+            return node
+        row, split = self.rows[0].dim, {s.dim for s in self.grid}
+        axes = tuple(
+            tuple(replace(d, loop=d.name == row) for d in axis)
+            for axis in ir.gridded(node.axes, split)
+        )
+        return replace(node, axes=axes)
 
 
 def _is_sum(value: str, made: Mapping[str, ir.BlockNode]) -> bool:

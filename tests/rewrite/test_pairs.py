@@ -74,6 +74,37 @@ where m = 8, k = 16, r = 16, h = 2, n = 64 {
 """
 
 
+ON_GRID = """mirage 1
+
+mugraph groups(x: f16[m, (k r h)], w: u8[(k r), n], s: f16[k, n]) -> f32[m, n]
+where m = 8, k = 16, r = 16, h = 2, n = 64 {
+  i = index h
+  u = block grid(k / 4, n / 32) {
+    i_t = load i[h]
+    j = mul i_t, 4
+    c = to_u8 j
+    x_t = load x[m, (k/grid r h)]
+    w_t = load w[(k/grid r), n/grid]
+    d = shift_right w_t, c
+    e = bit_and d, 15
+    f = to_f32 e
+    v = cast f dtype(f16)
+    p = matmul x_t, v over(r, h)
+    store u: f32[k/grid, m, n/grid] = p
+  }
+  y = block grid(n / 64) {
+    u_t = load u[k, m, n/grid]
+    s_t = load s[k, n/grid]
+    p = mul u_t, s_t
+    a = sum p over(k)
+    b = tanh a
+    store y: f32[m, n/grid] = b
+  }
+  return y
+}
+"""
+
+
 TWO = """mirage 1
 
 mugraph two(x: f16[m, k], w: f8e4m3[k, n], u: f8e4m3[k, n]) -> f32[m, n]
@@ -132,6 +163,18 @@ def test_a_loop_over_groups_is_whole_again() -> None:
     assert block.loop is not None
     assert block.loop.dim == "k"
     assert "k#" not in made.extent_of
+    assert verify(made, graph).ok
+    check(sized(made))
+
+
+def test_groups_on_the_grid_are_a_loop() -> None:
+    graph = parse(ON_GRID)
+    made = with_pairs(graph)
+    assert made is not None
+    (block,) = made.blocks
+    assert [s.dim for s in block.grid] == ["n_pairs"]
+    assert block.loop is not None
+    assert block.loop.dim == "k"
     assert verify(made, graph).ok
     check(sized(made))
 
@@ -205,6 +248,22 @@ NOT: dict[str, KernelGraph] = {
     "rows of no length of parts": one_kernel(k=600),
     "parts that are not just added": parse(
         SPLIT.replace("b = sum a over(k)\n", "z = sum a over(k)\n    b = tanh z\n")
+    ),
+    "groups that are rounded": parse(ON_GRID.replace("store u: f32", "store u: f16")),
+    "groups of which the largest counts": parse(ON_GRID.replace("sum p", "max p")),
+    "groups that are multiplied by their sum": parse(
+        ON_GRID.replace("b = tanh a\n", "z = mul p, a\n    b = sum z over(k)\n")
+    ),
+    "groups that are a result": parse(
+        ON_GRID.replace("-> f32[m, n]\n", "-> f32[m, n], f32[k, m, n]\n").replace(
+            "return y", "return y, u"
+        )
+    ),
+    "groups that are stored": parse(
+        ON_GRID.replace("-> f32[m, n]\n", "-> f32[m, n], f32[k, m, n]\n")
+        .replace("y = block", "y, o = block")
+        .replace("    store y", "    store o: f32[k, m, n/grid] = p\n    store y")
+        .replace("return y", "return y, o")
     ),
 }
 
