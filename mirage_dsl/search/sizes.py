@@ -915,7 +915,8 @@ class Sizer:
             inside: Inputs that an earlier kernel left in L2.
             only: Positions of the blocks to size; None for all.
             parts: Numbers of parts to try.
-            between: Try fewer parts where tiles allow not so many.
+            between: Try fewer parts wherever tiles allow not so many, and not only
+                where they allow none of the numbers.
         """
         beam: list[tuple[float, ir.KernelGraph]] = [(0.0, graph)]
         fixed: dict[str, None] = {}
@@ -1067,7 +1068,7 @@ class Sizer:
         exact = [_with_parts(allowed, block, range(c, c + 1)) for c in known]
         made = self._best(*around, exact)
         missing = [c for c, own in zip(known, made, strict=True) if not own]
-        if missing and between and len(known) > 1:
+        if missing and len(known) > 1 and (between or not any(made)):
             ranges = (range(c // 2 + 1, c) for c in missing)
             made += self._best(
                 *around, [_with_parts(allowed, block, r) for r in ranges]

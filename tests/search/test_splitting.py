@@ -172,3 +172,16 @@ def test_structures_that_cannot_be_split_do_not_hide_those_that_can() -> None:
     last = Plan(2.0, mugraphs.attention(2, 256, 4096))
     (split,) = segments.split_apart([*others, last])
     assert splits_a_loop(split.graph)
+
+
+@pytest.mark.parametrize("width", [5_000_000, 8_388_608, 10_000_000])
+def test_a_row_of_any_length_is_split(width: int) -> None:
+    # No tile that is a power of two makes 2, 4, ..., 64 parts of ten million.
+    def norm(x: Any) -> Any:
+        return torch.nn.functional.rms_norm(x, x.shape[1:])
+
+    program = mirage.kernel(norm).bind(torch.empty(4, width, device="meta")).program
+    best = search(program, H200, max_kernels=2).best
+    assert len(best.mugraph.blocks) == len(best.mugraph.nodes) == 3
+    blocks = math.prod(grid_parts(best.mugraph.blocks[0], extents(best.mugraph)))
+    assert blocks > 64
