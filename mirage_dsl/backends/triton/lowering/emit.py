@@ -150,13 +150,14 @@ def _source(
     run = launcher.write(kernels)
     lines = _head(graph, kernels)
     for kernel in kernels:
-        lines += ["", "", *kernel.lines]
+        lines += ["", *kernel.lines] if kernel.same_as else ["", "", *kernel.lines]
     for helper in sorted(launcher.helpers):
         lines += ["", *HELPERS[helper].rstrip("\n").split("\n")]
     return "\n".join([*lines, "", "", *run]) + "\n"
 
 
 def _kernels(graph: ir.KernelGraph, around: Surroundings) -> list[KernelPlan]:
+    """The kernels of all launches; what several have in common is compiled once."""
     found: list[KernelPlan] = []
     for launch in launches(graph):
         check_rank(launch.block)
@@ -165,7 +166,14 @@ def _kernels(graph: ir.KernelGraph, around: Surroundings) -> list[KernelPlan]:
             launch.block, name, around, announced=launch.announced, made=launch.made
         )
         found.append(kernel)
-    return found
+    if len(found) == 1:
+        return found
+    by_code: dict[str, KernelPlan] = {}
+    firsts = [by_code.setdefault(kernel.code, kernel) for kernel in found]
+    return [
+        kernel if kernel is first else kernel.like(first)
+        for kernel, first in zip(found, firsts, strict=True)
+    ]
 
 
 def _given(graph: ir.KernelGraph, outer: Outer, flat: FlatValues) -> dict[str, int]:

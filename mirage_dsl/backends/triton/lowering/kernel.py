@@ -9,6 +9,7 @@ of memory (`Memory`); tiles change form once in each scope (`TileCode`).
 
 from __future__ import annotations
 
+import ast
 import builtins
 import keyword
 import math
@@ -338,6 +339,8 @@ class KernelPlan:
         words: Tensors of which it loads two elements as one word, with the dim of the
             two.
         registers: Of a thread at most; None is as many as it can use.
+        same_as: The name of the kernel ahead of it that has the same code, for which
+            its own is another name; empty if there is none.
     """
 
     name: str
@@ -347,6 +350,7 @@ class KernelPlan:
     lines: tuple[str, ...]
     words: Mapping[str, str] = field(default_factory=dict[str, str])
     registers: int | None = None
+    same_as: str = ""
 
     @property
     def schedule(self) -> ir.Schedule:
@@ -357,6 +361,37 @@ class KernelPlan:
     def prefetches(self) -> bool:
         """Whether it calls `prefetch`."""
         return any(line.lstrip().startswith("prefetch(") for line in self.lines)
+
+    @property
+    def code(self) -> str:
+        """What it does, whatever its own name and those that it gives are."""
+        tree = ast.parse("\n".join(self.lines))
+        names: dict[str, str] = {self.name: "kernel"}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.arg):
+                names[node.arg] = f"a{len(names)}"
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.setdefault(node.id, f"v{len(names)}")
+        for node in ast.walk(tree):
+            match node:
+                case ast.FunctionDef():
+                    node.name = names[node.name]
+                case ast.arg():
+                    node.arg = names[node.arg]
+                case ast.Name():
+                    node.id = names.get(node.id, node.id)
+                case _:
+                    pass
+        return ast.dump(tree)
+
+    def like(self, other: KernelPlan) -> KernelPlan:
+        """The kernel as another name for one that has the same code."""
+        params = tuple(
+            replace(own, name=its.name)
+            for own, its in zip(self.params, other.params, strict=True)
+        )
+        lines = (f"{self.name} = {other.name}  # on other tensors",)
+        return replace(self, params=params, lines=lines, same_as=other.name)
 
 
 _ALIAS = "/again"

@@ -45,6 +45,7 @@ from collections import Counter
 from collections.abc import (
     Callable,
     Container,
+    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -54,6 +55,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -534,6 +536,13 @@ class _Given:
         """Of its parameters that are strides."""
         return {p.name: a for p, a in self.arguments if p.kind == "stride"}
 
+    def compiled_for(self, kernel: KernelPlan) -> Hashable:
+        """What the compiled kernel depends on."""
+        kinds = tuple((p.kind, p.dtype, p.box) for p in kernel.params)
+        how = kernel.schedule, kernel.registers
+        name = kernel.same_as or kernel.name
+        return name, kinds, how, tuple(self.strides.items()), tuple(self.unaligned)
+
     @property
     def unaligned(self) -> list[int]:
         """Positions of parameters that point to places that are not aligned."""
@@ -545,7 +554,7 @@ class _Given:
 
 
 def _compiled(plan: ModulePlan, given: Sequence[_Given]) -> list[Any]:
-    """The kernels of a module, compiled at the same time.
+    """The kernels of a module, compiled at the same time, what is alike once.
 
     Triton's passes and its assembler let other threads run meanwhile.
     """
@@ -553,16 +562,23 @@ def _compiled(plan: ModulePlan, given: Sequence[_Given]) -> list[Any]:
 
     arch = number_of(torch.cuda.get_device_capability())
 
-    def one(kernel: KernelPlan, own: _Given) -> Any:
+    def one(what: tuple[KernelPlan, _Given]) -> Any:
+        kernel, own = what
         strides, unaligned = own.strides, own.unaligned
         return compile_kernel(plan, kernel, arch, strides=strides, unaligned=unaligned)
 
+    keys = [o.compiled_for(k) for k, o in zip(plan.kernels, given, strict=True)]
+    asked: dict[Hashable, tuple[KernelPlan, _Given]] = {}
+    for key, kernel, own in zip(keys, plan.kernels, given, strict=True):
+        asked.setdefault(key, (kernel, own))
     # With the first, Triton hashes its own files: not in every thread at once.
-    found = list(map(one, plan.kernels[:1], given))
-    if len(given) > 1:
-        with ThreadPoolExecutor(min(len(given), os.cpu_count() or 1)) as threads:
-            found += threads.map(one, plan.kernels[1:], given[1:])
-    return found
+    found = {key: one(what) for key, what in islice(asked.items(), 1)}
+    others = list(islice(asked.items(), 1, None))
+    if others:
+        with ThreadPoolExecutor(min(len(others), os.cpu_count() or 1)) as threads:
+            made = threads.map(one, (what for _, what in others))
+            found.update(zip((key for key, _ in others), made, strict=True))
+    return [found[key] for key in keys]
 
 
 def _launch(kernel: KernelPlan, own: _Given, compiled: Any) -> PreparedLaunch | None:
