@@ -19,6 +19,7 @@ from collections.abc import (
     Callable,
     Collection,
     Container,
+    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -383,6 +384,12 @@ class KernelPlan:
                 case _:
                     pass
         return ast.dump(tree)
+
+    @property
+    def compiled_as(self) -> Hashable:
+        """What it is compiled from, but for strides and places in memory."""
+        kinds = tuple((p.kind, p.dtype, p.box, p.value) for p in self.params)
+        return self.same_as or self.name, kinds, self.schedule, self.registers
 
     def like(self, other: KernelPlan) -> KernelPlan:
         """The kernel as another name for one that has the same code."""

@@ -536,13 +536,6 @@ class _Given:
         """Of its parameters that are strides."""
         return {p.name: a for p, a in self.arguments if p.kind == "stride"}
 
-    def compiled_for(self, kernel: KernelPlan) -> Hashable:
-        """What the compiled kernel depends on."""
-        kinds = tuple((p.kind, p.dtype, p.box) for p in kernel.params)
-        how = kernel.schedule, kernel.registers
-        name = kernel.same_as or kernel.name
-        return name, kinds, how, tuple(self.strides.items()), tuple(self.unaligned)
-
     @property
     def unaligned(self) -> list[int]:
         """Positions of parameters that point to places that are not aligned."""
@@ -567,7 +560,10 @@ def _compiled(plan: ModulePlan, given: Sequence[_Given]) -> list[Any]:
         strides, unaligned = own.strides, own.unaligned
         return compile_kernel(plan, kernel, arch, strides=strides, unaligned=unaligned)
 
-    keys = [o.compiled_for(k) for k, o in zip(plan.kernels, given, strict=True)]
+    keys: list[Hashable] = [
+        (kernel.compiled_as, tuple(own.strides.items()), tuple(own.unaligned))
+        for kernel, own in zip(plan.kernels, given, strict=True)
+    ]
     asked: dict[Hashable, tuple[KernelPlan, _Given]] = {}
     for key, kernel, own in zip(keys, plan.kernels, given, strict=True):
         asked.setdefault(key, (kernel, own))

@@ -15,9 +15,9 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
@@ -157,7 +157,13 @@ def compile_only(
     """
     emitted = plan(for_architecture(graph, architecture_named(target).number))
     order = range(len(emitted.kernels)) if kernels is None else kernels
-    found = {at: _report(emitted, emitted.kernels[at], target) for at in order}
+    known: dict[Hashable, KernelReport] = {}
+    found: dict[int, KernelReport] = {}
+    for at in order:
+        kernel = emitted.kernels[at]
+        if kernel.compiled_as not in known:
+            known[kernel.compiled_as] = _report(emitted, kernel, target)
+        found[at] = replace(known[kernel.compiled_as], name=kernel.name)
     return [found[at] for at in sorted(found)]
 
 
