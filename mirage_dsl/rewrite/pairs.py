@@ -131,7 +131,7 @@ class _Joining:
         first, second = self.first, self.second
         plain = not (first.bounds or first.settled or second.bounds or second.settled)
         split = 0 < len(self.grid) < len(first.grid) and second.loop is None
-        if not plain or not split or not self._sums():
+        if not plain or not split or not self._sums() or _moves(second, self.grid):
             return None
         taken = {n.result for n in first.nodes}
         for node in second.made:
@@ -195,6 +195,14 @@ def _is_between(
     return wanted.isdisjoint(s.result for s in first.stores)
 
 
+def _moves(block: ir.BlockGraph, grid: Sequence[ir.Split]) -> bool:
+    """Whether operators name dims of which a block sees other pieces on a grid."""
+    split = {s.dim for s in grid}
+    axes = [axis for n in (*block.loads, *block.stores) for axis in n.axes]
+    moved = {d.name for axis in axes for d in axis if d.grid != (d.name in split)}
+    return any(_names(n, name, sums=True) for n in block.applies for name in moved)
+
+
 class _Looping:
     """Makes one block of two without loops: it loops over what the second sums over.
 
@@ -222,6 +230,8 @@ class _Looping:
         if not plain or not apart or second.loop is not None:
             return None
         if not self._stores_whole() or not _is_between(self.graph, first, second):
+            return None
+        if _moves(second, self.grid):
             return None
         nodes = [self._looped(n) for n in first.nodes if not isinstance(n, ir.Store)]
         for node in second.nodes:
@@ -465,6 +475,6 @@ def _can_be_taken_apart(graph: ir.KernelGraph, name: str) -> bool:
     return not bound and not any(_names(n, name) for n in inside)
 
 
-def _names(node: ir.Apply, name: str) -> bool:
+def _names(node: ir.Apply, name: str, *, sums: bool = False) -> bool:
     """Whether an operator has to know a dim as one; sums can be over several."""
-    return any(k != "over" and name in ir.named_in(v) for k, v in node.attrs)
+    return any((sums or k != "over") and name in ir.named_in(v) for k, v in node.attrs)

@@ -14,6 +14,7 @@ from mirage_dsl.backends.triton.running.screen import compile_kernel
 from mirage_dsl.core.types import Scalar, f16, f32, scalar
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.graph import KernelGraph, Schedule
+from mirage_dsl.ir.text.parser import parse
 from tests.backends.running import check
 from tests.programs import mugraphs
 
@@ -243,3 +244,25 @@ def test_no_value_has_the_name_of_a_function_of_the_module() -> None:
         twice = b.apply("tanh", tanh, name="expm1")
         out = b.store(twice, "m/grid, n")
     check(g.returns(out).build())
+
+
+LONG = """mirage 1
+
+mugraph sums(x: f32[k]) -> f32[k] where k = {k} {{
+  y = block loop(k / 4096) {{
+    x_t = load x[k/loop]
+    s = cumsum x_t along(k)
+    a = accumulate s concat
+    store y: f32[k] = a
+  }}
+  return y
+}}
+"""
+
+
+def test_what_a_loop_joins_may_be_longer_than_any_tile() -> None:
+    (kernel,) = kernels(parse(LONG.format(k=10000)))
+    assert re.findall(r"tl\.arange\(.*", kernel) == ["tl.arange(0, 4096)"]
+    check(parse(LONG.format(k=10000)))
+    emitted = plan(parse(LONG.format(k=5_000_011)))
+    compile_kernel(emitted, emitted.kernels[0], 90)

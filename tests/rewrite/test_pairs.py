@@ -254,6 +254,18 @@ NOT: dict[str, KernelGraph] = {
     "groups that are multiplied by their sum": parse(
         ON_GRID.replace("b = tanh a\n", "z = mul p, a\n    b = sum z over(k)\n")
     ),
+    "parts of rows that are one in the second kernel": parse(
+        SPLIT.replace("n/grid] = b\n  }\n  return", "n] = b\n  }\n  return")
+        .replace("load u[k#, m/grid, n/grid]", "load u[k#, m/grid, n]")
+        .replace("grid(m / 1, n / 64)", "grid(m / 1)")
+        .replace("b = tanh a\n", "z = sum a over(n)\n    b = div a, z\n")
+    ),
+    "groups of rows that are one in the second kernel": parse(
+        ON_GRID.replace("(x: f16[m, (k", "(c: f32[n], x: f16[m, (k")
+        .replace("load u[k, m, n/grid]", "load u[k, m, n]")
+        .replace("load s[k, n/grid]", "load s[k, n]\n    c_t = load c[n/grid]")
+        .replace("b = tanh a\n", "z = sum a over(n)\n    b = mul c_t, z\n")
+    ),
     "groups that are a result": parse(
         ON_GRID.replace("-> f32[m, n]\n", "-> f32[m, n], f32[k, m, n]\n").replace(
             "return y", "return y, u"

@@ -92,8 +92,8 @@ FAR = 2**31
 def emit(graph: ir.KernelGraph) -> str:
     """The Python source that computes a μGraph.
 
-    The module defines one `@triton.jit` function per block graph, and
-    `run(*tensors)`, which returns the list of outputs.
+    The module defines one `@triton.jit` function per block graph, or another name of
+    one with the same code, and `run(*tensors)`, which returns the list of outputs.
 
     Raises:
         UnsupportedError: Triton cannot express something of the graph.

@@ -1537,7 +1537,7 @@ class _Printer:
         narrowed = self._changes.narrowed
         if narrowed is None:
             self._places.emit_ids()
-            self._places.emit_positions()
+            self._places.emit_positions(lambda piece: piece.dim in self._standing)
             self._region(program.body, program.closing)
         else:
             self._narrowed(narrowed)
@@ -1551,6 +1551,17 @@ class _Printer:
         read = {self._loads[v].source: d.name for v, d in self._words.items()}
         registers = Deal.registers(program.warps) if self._dealt else None
         return KernelPlan(program.name, block, params, grid, lines, read, registers)
+
+    @cached_property
+    def _standing(self) -> frozenset[Dim]:
+        """The pieces that tiles have, or places in memory.
+
+        Values that are joined over the loop have others, of any length: no tile does.
+        """
+        every = self._program.statements
+        at = (s.at for s in every if isinstance(s, tp.Load | tp.Store))
+        axes = (t.axes for t in self._program.tiles.values())
+        return frozenset(d for dims in (*axes, *map(ir.dims_of, at)) for d in dims)
 
     def _narrowed(self, narrowed: Narrowed) -> None:
         """The kernel with those blocks along an axis that are at places."""
