@@ -1333,7 +1333,10 @@ class Kernel:
         reads = self._read()
         bound = self._bound.get((*given, reads.key))
         if bound is None:
-            trace = trace_call(self.function, found, dynamic=dynamic)
+            function = self.function
+            if isinstance(function, ModuleFunction):
+                function = function.reading(reads.ways)
+            trace = trace_call(function, found, dynamic=dynamic)
             if trace.strides is not None and not self._asks_strides:
                 self._asks_strides, given = True, (*given, strides)
             bound = self._of_trace(trace, found.specs)

@@ -47,6 +47,7 @@ import numpy as np
 
 from mirage_dsl.core.errors import LIBRARIES
 from mirage_dsl.core.types import DType
+from mirage_dsl.frontend.copies import Way
 
 MAX_DEPTH = 8
 """How deeply objects and containers may lie in each other."""
@@ -876,6 +877,8 @@ class _Walk:
         ):
             held: Any = holder.get(name, ())
             self._compare(held, "#", held.__len__, len(held))
+            if holder is everywhere:
+                self._compare(holder, name, partial(holder.get, name), held)
             if held:
                 parts.append(self._visit(held, f"{path}.{name}", depth))
         return parts
@@ -1049,6 +1052,11 @@ class Reads:
             walk = _Walk(function, kernel, named, arguments=arguments)
         self.key = ReadsKey(walk.key)
         self.entries = ReadList(walk.look.entries)
+        self.ways = [
+            Way(holder, name, value)
+            for (_, name), (holder, _, value) in walk.look.edges.items()
+        ]
+        """How the code gets at it."""
         self._own = own_function(function)
         self._code = getattr(self._own, "__code__", None)
         self._readers = [read for _, read, _ in walk.look.edges.values()]
