@@ -1286,8 +1286,10 @@ class Kernel:
         """Look anew at what the function reads."""
         vars(self).pop("_takes_out", None)
         own = self.function
-        module = isinstance(own, ModuleFunction)
-        self._reads = Reads(own.reads if module else own, Kernel, arguments=module)
+        if isinstance(own, ModuleFunction):
+            self._reads = Reads(own.reads, Kernel, own.slots())
+        else:
+            self._reads = Reads(own, Kernel)
         self._unchanged = self._reads.unchanged
         return self._reads
 

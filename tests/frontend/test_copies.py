@@ -314,6 +314,11 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], Any, Callable[[Any], Any]]] = {
         lambda n, x: n.held(x),
         lambda n: setattr(n, "held", Slotted(n.b, 3.0)),
     ),
+    "a number of an unregistered module": (
+        lambda _: [nn.PReLU()],
+        lambda n, x: n.a(x) * n.held[0].weight.item(),
+        lambda n: n.held[0].weight.add_(1),
+    ),
 }
 
 
@@ -326,6 +331,57 @@ def test_what_is_changed_there_is_seen(name: str) -> None:
     change(net)
     for _ in range(2):
         assert_like_eager(kernel, net)
+
+
+def doubled(function: Any, by: float) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) * by
+
+    return wrapper
+
+
+def hooking(layer: Any, old: Any, *args: Any) -> Any:
+    return old(*args) * layer.by
+
+
+FORWARDS: dict[str, Callable[[Any, Any], Any]] = {
+    "wraps": lambda layer, old: doubled(old, layer.by),
+    "partial": lambda layer, old: functools.partial(hooking, layer, old),
+    "updated": lambda layer, old: functools.update_wrapper(
+        functools.partial(hooking, layer, old), old
+    ),
+    "object": lambda layer, old: Plain(old, layer.by),
+}
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_another_forward_of_a_layer_is_seen(name: str) -> None:
+    net: Any = Net(lambda n: n.a.forward, lambda n, x: n.a(x))
+    kernel = mirage.kernel(effort="none")(net)
+    assert_like_eager(kernel, net)
+    for by in 2.0, 3.0:
+        net.a.by = by
+        net.a.forward = FORWARDS[name](net.a, net.held)
+        assert_like_eager(kernel, net)
+    net.a.by = 4.0
+    assert_like_eager(kernel, net)
+    del net.a.forward
+    assert_like_eager(kernel, net)
+
+
+def test_a_parameter_that_a_closure_holds_is_no_more_the_module_s() -> None:
+    net = Net(lambda n: functools.partial(torch.mul, n.scale), lambda n, x: n.held(x))
+    kernel = mirage.kernel(effort="none")(net)
+    assert_like_eager(kernel, net)
+    net.scale.add_(1)
+    assert_like_eager(kernel, net)
+    assert len(kernel._bound) == 1
+    old, net.scale = net.scale, nn.Parameter(torch.ones(8))
+    with pytest.raises(TraceError, match="no argument of the function"):
+        kernel(X)
+    net.b.scale = old
+    assert_like_eager(kernel, net)
 
 
 def counting(net: Any) -> Any:
