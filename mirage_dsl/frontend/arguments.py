@@ -332,7 +332,8 @@ class _Copied:
 
 def _parts_of(item: Any) -> Parts | None:
     """What a kernel runs, which is what it is in a trace."""
-    if isinstance(item, ModuleFunction):
+    # Objects are not asked for their class: that may be code of theirs.
+    if issubclass(type(item), ModuleFunction):
         return Parts([item.module], lambda _, found: item.of(found[0]))
     if type(item).__module__.partition(".")[0] != __name__.partition(".")[0]:
         return None

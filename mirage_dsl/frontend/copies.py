@@ -125,8 +125,10 @@ class Copies:
                 continue
             self._parts[id(item)] = item, parts, name
             for value in parts.values:
-                holders.setdefault(id(value), []).append(id(item))
-                pending.append((name, value))
+                kind = type(value)
+                if kind not in _NOTHING or (kind is int and value in self._standing):
+                    holders.setdefault(id(value), []).append(id(item))
+                    pending.append((name, value))
         return holders
 
     def _look(self, item: Any) -> Parts | None:
@@ -224,6 +226,7 @@ class _FrozenSet(frozenset[Any]):
         return iter(self.order)
 
 
+_REFERENCES: Sequence[Any] = (weakref.ref, weakref.WeakMethod, weakref.KeyedRef)
 _CONTAINERS = (list, dict, set, OrderedDict, defaultdict, deque)
 _NOTHING = frozenset(
     {NoneType, bool, int, float, complex, str, bytes, type, ModuleType, CodeType}
@@ -344,7 +347,7 @@ def _of_method(item: MethodType) -> Parts:
 
 def _of_builtin(item: Any) -> Parts | None:
     owner = getattr(item, "__self__", None)
-    if owner is None or isinstance(owner, ModuleType | type):
+    if owner is None or issubclass(type(owner), ModuleType | type):
         return None
     return Parts([owner], lambda _, v: getattr(v[0], item.__name__))
 
@@ -352,13 +355,25 @@ def _of_builtin(item: Any) -> Parts | None:
 def _of_reference(item: Any) -> Parts | None:
     kind: Any = type(item)
     target = item()
-    if target is None or kind not in (weakref.ref, weakref.WeakMethod):
+    if target is None or kind not in _REFERENCES:
         return None
+    # That of a dict whose values are weak also has the key.
+    more = (None, item.key) if hasattr(item, "key") else ()
 
     def fill(_: Any, values: Sequence[Any]) -> Any:
-        return kind(values[0])
+        return kind(values[0], *more)
 
     return Parts([target], fill)
+
+
+def _of_proxy(item: Any) -> Parts | None:
+    try:
+        # All other attributes may be of the target's class.
+        target = item.__init__.__self__
+    except ReferenceError:
+        # It is there no more.
+        return None
+    return Parts([target], lambda _, v: weakref.proxy(v[0]))
 
 
 def _of_cell(item: CellType) -> Parts | None:
@@ -475,6 +490,7 @@ _WAYS: tuple[tuple[Any, Callable[[Any], Parts | None]], ...] = (
     (MethodType, _of_method),
     ((BuiltinMethodType, MethodWrapperType), _of_builtin),
     (weakref.ref, _of_reference),
+    (weakref.ProxyTypes, _of_proxy),
     (CellType, _of_cell),
     (FunctionType, _of_function),
 )

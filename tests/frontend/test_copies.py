@@ -109,6 +109,11 @@ class Layers(list[Any]):
     by = 2.0
 
 
+class Refusing:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
 class Closing(Plain):
     def __del__(self) -> None:
         pass
@@ -248,6 +253,14 @@ CASES: dict[str, Case] = {
         lambda n: weakref.WeakMethod(n.a.forward),
         lambda n, x: n.held()(x),
     ),
+    "weak values": (
+        lambda n: weakref.WeakValueDictionary(a=n.a, scale=n.scale),
+        lambda n, x: n.held["a"](x) * n.held["scale"],
+    ),
+    "a proxy": (
+        lambda n: [weakref.proxy(n.a)],
+        lambda n, x: n.held[0](x) * n.held[0].weight.sum(),
+    ),
     "a method of a dict": (lambda n: {"a": n.a}.get, lambda n, x: n.held("a")(x)),
     "one of a parameter": (lambda n: n.scale.mul, lambda n, x: n.held(x)),
     "a function's attribute": (
@@ -262,6 +275,10 @@ CASES: dict[str, Case] = {
     "a list in itself": (itself, lambda n, x: n.held[1][1][0](x)),
     "an unregistered module": (unregistered, lambda n, x: n.held[0](x)),
     "hooks": (hooked, lambda n, x: n.a(x)),
+    "what refuses to be looked at": (
+        lambda _: [Refusing(), weakref.proxy(Layers())],
+        lambda n, x: n.a(x),
+    ),
     "one thing twice": (
         lambda n: (lambda o: [o, (o,), lambda: o])(Plain(n.a)),
         lambda n, x: n.held[0](x) * (n.held[0] is n.held[1][0] is n.held[2]()),
