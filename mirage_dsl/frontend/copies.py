@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from operator import is_not
@@ -92,14 +92,18 @@ class Copies:
         self._begun: list[int] = []
         self._made: list[tuple[str, Any, list[Any]]] = []
         holders = self._found(roots)
+        own = self._standing.keys() | self._parts.keys()
         others, self.shared = self._reached(
-            # What a class has is no part of its objects.
-            [w for w in ways if id(w.holder) not in holders.get(id(w.value), ())]
+            # What a class has is no part of its objects; all that they have is.
+            way
+            for way in ways
+            if id(way.holder) not in holders.get(id(way.value), ())
+            and not (id(way.holder) in own and space_of(way.holder) is way.value)
         )
         # The code may write to containers: they are not to be the module's.
-        own = [id(r.value) for r in roots if type(r.value) in _CONTAINERS]
+        boxes = [id(r.value) for r in roots if type(r.value) in _CONTAINERS]
         leading = [holder for key in self._standing for holder in holders.get(key, ())]
-        leading += [key for key in own if key not in others]
+        leading += [key for key in boxes if key not in others]
         self._anew: set[int] = set()
         while leading:
             key = leading.pop()
@@ -134,7 +138,7 @@ class Copies:
     def _look(self, item: Any) -> Parts | None:
         return self._parts_of(item) or _parts_of(item)
 
-    def _reached(self, ways: Sequence[Way]) -> tuple[set[int], Way | None]:
+    def _reached(self, ways: Iterable[Way]) -> tuple[set[int], Way | None]:
         """What ways lead to, and the first to what something else stands for."""
         found: dict[int, Any] = {}
         for way in ways:

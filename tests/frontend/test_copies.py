@@ -45,7 +45,11 @@ Case = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
 """What a module holds, and its forward."""
 
 
-class Net(nn.Module):
+class Mixed:
+    """A base of modules, by which `__dict__` is an attribute of a class."""
+
+
+class Net(Mixed, nn.Module):
     """Two layers and a parameter, and what a test adds."""
 
     def __init__(
@@ -192,6 +196,10 @@ CASES: dict[str, Case] = {
     "a namespace": (
         lambda n: types.SimpleNamespace(layers=[n.a], net=n),
         lambda n, x: n.held.layers[0](x) * n.held.net.scale,
+    ),
+    "all that it has": (
+        lambda n: Plain(n.a),
+        lambda n, x: n.held.__dict__["layer"](x) * len(n.__dict__),
     ),
     "one that delegates": (
         lambda n: Delegates(n.a),
