@@ -1286,8 +1286,10 @@ class Kernel:
         """Look anew at what the function reads."""
         vars(self).pop("_takes_out", None)
         own = self.function
-        module = isinstance(own, ModuleFunction)
-        self._reads = Reads(own.reads if module else own, Kernel, arguments=module)
+        if isinstance(own, ModuleFunction):
+            self._reads = Reads(own.reads, Kernel, own.slots())
+        else:
+            self._reads = Reads(own, Kernel)
         self._unchanged = self._reads.unchanged
         return self._reads
 
@@ -1333,7 +1335,10 @@ class Kernel:
         reads = self._read()
         bound = self._bound.get((*given, reads.key))
         if bound is None:
-            trace = trace_call(self.function, found, dynamic=dynamic)
+            function = self.function
+            if isinstance(function, ModuleFunction):
+                function = function.reading(reads.ways)
+            trace = trace_call(function, found, dynamic=dynamic)
             if trace.strides is not None and not self._asks_strides:
                 self._asks_strides, given = True, (*given, strides)
             bound = self._of_trace(trace, found.specs)

@@ -47,6 +47,8 @@ import numpy as np
 
 from mirage_dsl.core.errors import LIBRARIES
 from mirage_dsl.core.types import DType
+from mirage_dsl.frontend.arguments import Slot
+from mirage_dsl.frontend.copies import Way
 
 MAX_DEPTH = 8
 """How deeply objects and containers may lie in each other."""
@@ -311,7 +313,14 @@ def _is_installed(module: str | None) -> bool:
 def _of_library(value: object) -> bool:
     # What `exec` defines may belong to no module.
     module: object = getattr(value, "__module__", None)
-    return isinstance(module, str) and _is_library(module)
+    if not isinstance(module, str) or not _is_library(module):
+        return False
+    return not isinstance(value, FunctionType) or _is_library(_home_of(value))
+
+
+def _home_of(function: FunctionType) -> str:
+    """The module that a function is of, which a wrapper names after what it wraps."""
+    return str(function.__globals__.get("__name__"))
 
 
 class _Same:
@@ -399,13 +408,14 @@ class _Walk:
         function: The function.
         kernel: The class of kernels, which are looked into like functions.
         named: What the code named in the look before.
-        arguments: Whether parameters and buffers of modules are arguments.
+        slots: Places of parameters and buffers that are arguments.
     """
 
     def __init__(
-        self, function: object, kernel: type, named: _Named, *, arguments: bool = False
+        self, function: object, kernel: type, named: _Named, slots: Sequence[Slot]
     ) -> None:
-        self._arguments = arguments
+        self._slots = slots
+        self._holders = {id(slot.holder) for slot in slots}
         self._kernel = kernel
         self._wanted = named.attributes | named.by_text
         self._last = named
@@ -538,7 +548,7 @@ class _Walk:
         """A function with what it reads: defaults, closure, module, attributes."""
         self.named |= _named_by(function.__code__)
         parts: list[object] = [function.__code__]
-        if path and not _is_installed(function.__module__):
+        if path and not _is_installed(_home_of(function)):
             self._watched(path, function)
             read = partial(getattr, function, "__code__")
             self._compare(function, "__code__", read, function.__code__)
@@ -571,7 +581,7 @@ class _Walk:
     def _of_module(self, function: FunctionType, inside: str) -> Iterable[object]:
         """What a function reads in its module, and of modules that it imports."""
         space, named = function.__globals__, _named_by(function.__code__)
-        if _is_installed(function.__module__):
+        if _is_installed(_home_of(function)):
             return
         names = named.globals
         if "globals" in names:
@@ -741,6 +751,14 @@ class _Walk:
         return array.dtype.str, array.shape, content
 
     def _tensor(self, tensor: Any, path: str) -> object:
+        slots = [s for s in self._slots if s.tensor is tensor and s.is_argument]
+        for slot in slots:
+            # As long as it is there, it is an argument, whatever its values.
+            read = partial(slot.holder.get, slot.key, _GONE)
+            if not self._compare(slot.holder, slot.key, read, tensor):
+                return self._opaque(tensor, path, f"{MAX_READS} things are watched")
+        if slots:
+            return "argument", *(slot.name for slot in slots)
         read = partial(getattr, tensor, "_version")
         try:
             known = tensor.device.type == "cpu" and tensor.numel() <= MAX_ELEMENTS
@@ -828,6 +846,9 @@ class _Walk:
         forward = self._forward(layer, space)
         if isinstance(forward, self._kernel):
             forward = getattr(forward, "function")  # noqa: B009
+        elif "forward" in space:
+            # It may be anything that can be called, of a name that tells nothing.
+            parts.append(self._visit(forward, f"{path}.forward", depth))
         own = isinstance(forward, FunctionType | MethodType)
         if own and not _of_library(forward):
             parts.append(self._visit(forward, f"{path}.forward", depth))
@@ -839,18 +860,24 @@ class _Walk:
                     read = partial(space.get, name, _GONE)
                     at = f"{path}.{name}", depth + 1
                     parts.append(self._edge(space, name, read, at))
-        for kept in () if self._arguments else ("_parameters", "_buffers"):
-            inner: dict[str, Any] = space.get(kept) or {}
-            for name in sorted(inner.keys() & self._wanted):
-                read, at = (
-                    partial(inner.get, name, _GONE),
-                    (f"{path}.{name}", depth + 1),
-                )
-                parts.append(self._edge(inner, name, read, at))
+        parts += self._tensors(space, path, depth)
         parts += self._hooks(space, path, depth)
         if space["_modules"]:
             parts.append(self._visit(space["_modules"], f"{path}._modules", depth))
         return tuple(parts)
+
+    def _tensors(
+        self, space: dict[str, Any], path: str, depth: int
+    ) -> Iterable[object]:
+        """The parameters and buffers of a module that are no arguments."""
+        for kept in ("_parameters", "_buffers"):
+            inner: dict[str, Any] = space.get(kept) or {}
+            if id(inner) in self._holders:
+                continue
+            for name in sorted(inner.keys() & self._wanted):
+                read = partial(inner.get, name, _GONE)
+                at = f"{path}.{name}", depth + 1
+                yield self._edge(inner, name, read, at)
 
     def _forward(self, layer: Any, space: dict[str, Any]) -> Any:
         """What a call of a module runs: its own `forward`, or that of its class."""
@@ -876,6 +903,8 @@ class _Walk:
         ):
             held: Any = holder.get(name, ())
             self._compare(held, "#", held.__len__, len(held))
+            if holder is everywhere:
+                self._compare(holder, name, partial(holder.get, name), held)
             if held:
                 parts.append(self._visit(held, f"{path}.{name}", depth))
         return parts
@@ -1035,20 +1064,25 @@ class Reads:
     Args:
         function: The function.
         kernel: The class of kernels, which are looked into like functions.
-        arguments: Whether parameters and buffers of modules are arguments.
+        slots: Places of parameters and buffers that are arguments.
     """
 
     def __init__(
-        self, function: object, kernel: type, *, arguments: bool = False
+        self, function: object, kernel: type, slots: Sequence[Slot] = ()
     ) -> None:
         named, walk = _Named(), None
         # What code is found depends on the names that the code found has.  They add up,
         # since of very much not all is looked at: more names may leave code out.
         while walk is None or walk.named | named != named:
             named = named if walk is None else named | walk.named
-            walk = _Walk(function, kernel, named, arguments=arguments)
+            walk = _Walk(function, kernel, named, slots)
         self.key = ReadsKey(walk.key)
         self.entries = ReadList(walk.look.entries)
+        self.ways = [
+            Way(holder, name, value)
+            for (_, name), (holder, _, value) in walk.look.edges.items()
+        ]
+        """How the code gets at it."""
         self._own = own_function(function)
         self._code = getattr(self._own, "__code__", None)
         self._readers = [read for _, read, _ in walk.look.edges.values()]

@@ -17,17 +17,14 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
-import operator
 import sys
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from itertools import combinations
 from operator import index
-from types import CellType, FunctionType, MethodType
+from types import MethodType
 from typing import Any, Literal, SupportsIndex, TypeGuard, cast
 
 import numpy as np
@@ -63,6 +60,7 @@ from mirage_dsl.core.types import (
     is_name,
     packed,
 )
+from mirage_dsl.frontend.copies import Copies, Parts, Way, is_kernel_of, space_of
 from mirage_dsl.ir.evaluate import numpy_dtype
 from mirage_dsl.ir.graph import KernelGraph
 
@@ -70,6 +68,7 @@ STATE = "*state"
 """What parameters and buffers are called among the arguments by parameter."""
 
 _HELD = ("_parameters", "_buffers")
+_OWN = (*_HELD, "_modules")
 
 
 def is_module(value: object) -> bool:
@@ -114,14 +113,21 @@ class ModuleFunction:
         module: The module.
         function: A function whose first argument is the module; calls of the module
             itself, with its hooks, unless given.
+        ways: How its code gets at what it reads.
     """
 
-    def __init__(self, module: Any, function: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        module: Any,
+        function: Callable[..., Any] | None = None,
+        ways: Sequence[Way] = (),
+    ) -> None:
         # One that is being copied has nothing yet, but kernels of other methods.
         for path, layer in module.named_modules() if "_modules" in vars(module) else ():
             _refuse_script(layer, path or "the module")
         self.module = module
         self._function = function
+        self._ways = ways
         bound = self.reads
         functools.update_wrapper(self, bound, updated=())
         self.__name__ = type(module).__name__
@@ -161,9 +167,17 @@ class ModuleFunction:
                 found[slot.name] = slot.tensor
         return found
 
+    def reading(self, ways: Sequence[Way]) -> ModuleFunction:
+        """The same, where it is known how its code gets at what it reads."""
+        return ModuleFunction(self.module, self._function, ways)
+
     def on_copy(self, traced: Mapping[str, Any]) -> _Copied:
-        """The function on a copy of the module with other tensors, by name."""
-        return _Copied(self, traced)
+        """The function on a copy of the module with other tensors, by name.
+
+        Raises:
+            TraceError: Its code gets at layers or parameters past the module.
+        """
+        return _Copied(self, traced, self._ways)
 
     def of(self, module: Any) -> Callable[..., Any]:
         """The same of another module of the same classes."""
@@ -198,7 +212,9 @@ def _refuse_lazy(slot: Slot, name: str) -> None:
 class _Copied:
     """A function on a copy of its module, for one trace."""
 
-    def __init__(self, function: ModuleFunction, traced: Mapping[str, Any]) -> None:
+    def __init__(
+        self, function: ModuleFunction, traced: Mapping[str, Any], ways: Sequence[Way]
+    ) -> None:
         self._function = function
         self.__name__ = function.__name__
         self.__signature__ = function.__signature__
@@ -211,22 +227,59 @@ class _Copied:
             for layer in function.module.modules()
         }
         self._kept: list[tuple[str, Any, int]] = []
-        for path, layer in function.module.named_modules():
+        named = list(function.module.named_modules())
+        roots = [
+            Way(layer, f"{path}.{name}" if path else name, value)
+            for path, layer in named
+            for name, value in vars(layer).items()
+            if name not in _OWN
+        ]
+        standing = {**self._traced, **self._copies}
+        self._held = Copies(standing, roots, self._past(ways), _parts_of)
+        self._refuse_shared()
+        for path, layer in named:
             self._fill(layer, path)
+        self._held.settle()
+        for path, layer in named:
+            copy = self._copies[id(layer)]
+            before = {n: _content(v) for n, v in vars(copy).items()}
+            self._layers.append((path, copy, before))
         self._copy = self._copies[id(function.module)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function.of(self._copy)(*args, **kwargs)
 
+    def _past(self, ways: Sequence[Way]) -> list[Way]:
+        """The ways that go not by where modules keep their own."""
+        layers = list(self._function.module.modules())
+        kept = {id(vars(layer)[name]) for layer in layers for name in _OWN}
+        spaces = kept | {id(vars(layer)) for layer in layers}
+        return [
+            way
+            for way in ways
+            if id(way.holder) not in spaces
+            and not (id(way.holder) in self._copies and id(way.value) in kept)
+        ]
+
+    def _refuse_shared(self) -> None:
+        way = self._held.shared
+        if way is None:
+            return
+        owner = way.holder if isinstance(way.holder, type) else type(way.holder)
+        of = "" if owner is dict else f"{owner.__name__}."
+        raise TraceError(
+            f"{self.__name__} reads {of}{way.name}, which leads to a layer or a "
+            "parameter of the module past its attributes, but it is traced on a copy "
+            "of the module, in which others stand for these; keep it in an attribute "
+            "of the module: as it is, in a container, or in an object of a plain class "
+            "without __del__",
+            location_of_function(self._function.reads),
+        )
+
     def _fill(self, layer: Any, path: str) -> None:
         copy = self._copies[id(layer)]
         inside = f"{path}." if path else ""
-        space = {
-            n: self._own_container(v)
-            for n, v in vars(layer).items()
-            # A kernel of the layer: the copy makes its own.
-            if isinstance(v, MethodType) or getattr(v, "__self__", None) is not layer
-        }
+        space = {n: self._held.of(v) for n, v in vars(layer).items()}
         for held in _HELD:
             space[held] = {
                 key: self._tensor(value, inside + key)
@@ -240,45 +293,6 @@ class _Copied:
         if "TransformerEncoder" in {kind.__name__ for kind in type(layer).__mro__}:
             # Unasked it takes traced tensors where others are nested ones.
             copy.mask_check = True
-        before = {n: _content(v) for n, v in vars(copy).items()}
-        self._layers.append((path, copy, before))
-
-    def _own_container(self, value: Any) -> Any:
-        """A container of its own, so that the module's is not written to."""
-        found = self._standing_for(value)
-        if found is value and type(value) in (list, dict, set):
-            return value.copy()
-        return found
-
-    def _standing_for(self, item: Any, around: tuple[int, ...] = ()) -> Any:
-        """What an attribute, or what lies in it, is for the copy.
-
-        Traced tensors stand for parameters, references for those to them, as recurrent
-        layers keep their weights, and copies for layers and in their methods, which
-        also stand for kernels of them.  Functions that hold one in a closure, in a
-        default or as what `functools.partial` passes are made anew.  What holds none
-        of these is itself.
-
-        Args:
-            item: What it is for the module.
-            around: The containers around it, by identity.
-        """
-        if isinstance(item, weakref.ref):
-            own = self._traced.get(id(item()))
-            return item if own is None else weakref.ref(own)
-        if isinstance(item, MethodType) and id(item.__self__) in self._copies:
-            return MethodType(item.__func__, self._copies[id(item.__self__)])
-        own = getattr(item, "__dict__", {}).get("function")
-        if isinstance(own, ModuleFunction) and id(own.module) in self._copies:
-            return own.of(self._copies[id(own.module)])
-        parts = None if id(item) in around else _parts_of(item)
-        if parts is None:
-            return self._copies.get(id(item), self._traced.get(id(item), item))
-        inner = (*around, id(item))
-        found = [self._standing_for(value, inner) for value in parts.values]
-        if all(map(operator.is_, found, parts.values)):
-            return item
-        return parts.again(found)
 
     def _tensor(self, tensor: Any, name: str) -> Any:
         if id(tensor) in self._traced or tensor is None:
@@ -300,7 +314,7 @@ class _Copied:
             now = {n: _content(v) for n, v in vars(layer).items()}
             for name in {**before, **now}:
                 # The copy makes kernels of its methods.
-                own = getattr(vars(layer).get(name), "__self__", None) is layer
+                own = is_kernel_of(vars(layer).get(name), layer)
                 if own or before.get(name) == now.get(name):
                     continue
                 if name in _HELD:
@@ -311,59 +325,19 @@ class _Copied:
                     what = name
                 where = f"{path}.{what}" if path else what
                 _refuse_change(self.__name__, f"sets {where}", location)
+        changed = self._held.changed()
+        if changed is not None:
+            _refuse_change(self.__name__, f"changes {changed}", location)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What a container or a function holds, and what makes one of other values."""
-
-    values: Sequence[Any]
-    again: Callable[[Sequence[Any]], Any]
-
-
-def _parts_of(item: Any) -> _Parts | None:
-    """Those of an attribute's value; None of what holds nothing that is looked at."""
-    if type(item) in (tuple, list):
-        return _Parts(list(item), type(item))
-    if type(item) in (dict, OrderedDict):
-        kind, keys = type(item), list(item)
-        return _Parts(
-            list(item.values()), lambda found: kind(zip(keys, found, strict=True))
-        )
-    if type(item) is functools.partial:
-        return _Parts(
-            [item.func, item.args, item.keywords],
-            lambda found: functools.partial(found[0], *found[1], **found[2]),
-        )
-    if isinstance(item, FunctionType):
-        return _parts_of_function(item)
-    return None
-
-
-def _parts_of_function(function: FunctionType) -> _Parts | None:
-    """Its defaults and what is in its closure; None if that is not there yet."""
-    cells = function.__closure__ or ()
-    try:
-        inside = tuple(cell.cell_contents for cell in cells)
-    except ValueError:
+def _parts_of(item: Any) -> Parts | None:
+    """What a kernel runs, which is what it is in a trace."""
+    # Objects are not asked for their class: that may be code of theirs.
+    if issubclass(type(item), ModuleFunction):
+        return Parts([item.module], lambda _, found: item.of(found[0]))
+    if type(item).__module__.partition(".")[0] != __name__.partition(".")[0]:
         return None
-
-    def again(found: Sequence[Any]) -> FunctionType:
-        defaults, named, values = found
-        # What is no other value stays in its cell, which others may share.
-        closure = tuple(
-            cell if value is old else CellType(value)
-            for cell, value, old in zip(cells, values, inside, strict=True)
-        )
-        names = function.__globals__, function.__name__
-        made = FunctionType(function.__code__, *names, defaults, closure or None)
-        made.__kwdefaults__ = named
-        made.__qualname__ = function.__qualname__
-        vars(made).update(vars(function))
-        return made
-
-    held = [function.__defaults__, function.__kwdefaults__, inside]
-    return _Parts(held, again)
+    return Parts([space_of(item).get("function")], lambda _, found: found[0])
 
 
 def _refuse_change(name: str, what: str, location: SourceLocation | None) -> None:

@@ -510,6 +510,29 @@ def a_decorated_helper() -> Case:
     return lambda x: helper(x), *setting(cfg, "t", 3.0, 4.0)
 
 
+OF_THE_MODULE = {"by": 2.0}
+
+
+@case
+def a_wrapper_of_the_library_s() -> Case:
+    by = [2.0]
+
+    @functools.wraps(torch.nn.functional.relu)
+    def wrapper(x: Any) -> Any:
+        return x * by[0]
+
+    return lambda x: wrapper(x), *setting(by, 0, 2.0, 4.0)
+
+
+@case
+def a_wrapper_of_an_installed_package_s() -> Case:
+    @functools.wraps(pytest.approx)
+    def wrapper(x: Any) -> Any:
+        return x * OF_THE_MODULE["by"]
+
+    return lambda x: wrapper(x), *setting(OF_THE_MODULE, "by", 2.0, 4.0)
+
+
 @case
 def a_partial() -> Case:
     cfg = Inner()
