@@ -1559,9 +1559,9 @@ class _Printer:
         Values that are joined over the loop have others, of any length: no tile does.
         """
         every = self._program.statements
-        at = (s.at for s in every if isinstance(s, tp.Load | tp.Store))
-        axes = (t.axes for t in self._program.tiles.values())
-        return frozenset(d for dims in (*axes, *map(ir.dims_of, at)) for d in dims)
+        at = (axis for s in every if isinstance(s, tp.Load | tp.Store) for axis in s.at)
+        tiles = (tile.axes for tile in self._program.tiles.values())
+        return frozenset(dim for dims in (*tiles, *at) for dim in dims)
 
     def _narrowed(self, narrowed: Narrowed) -> None:
         """The kernel with those blocks along an axis that are at places."""
