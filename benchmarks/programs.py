@@ -1,7 +1,7 @@
 """Programs as people write them, on a GPU: ours beside eager and `torch.compile`.
 
     python -m benchmarks.programs                     # all; five minutes
-    python -m benchmarks.programs --only norm loss    # those with a word in their names
+    python -m benchmarks.programs --only norm softmax # those with a word in their names
     python -m benchmarks.programs --list
 
 Plain functions in PyTorch, with masks, labels, gathers, long rows and reductions of

@@ -414,8 +414,10 @@ class _Walk:
     def __init__(
         self, function: object, kernel: type, named: _Named, slots: Sequence[Slot]
     ) -> None:
-        self._slots = slots
         self._holders = {id(slot.holder) for slot in slots}
+        self._slots: dict[int, list[Slot]] = {}
+        for slot in slots:
+            self._slots.setdefault(id(slot.tensor), []).append(slot)
         self._kernel = kernel
         self._wanted = named.attributes | named.by_text
         self._last = named
@@ -751,7 +753,7 @@ class _Walk:
         return array.dtype.str, array.shape, content
 
     def _tensor(self, tensor: Any, path: str) -> object:
-        slots = [s for s in self._slots if s.tensor is tensor and s.is_argument]
+        slots = [s for s in self._slots.get(id(tensor), ()) if s.is_argument]
         for slot in slots:
             # As long as it is there, it is an argument, whatever its values.
             read = partial(slot.holder.get, slot.key, _GONE)

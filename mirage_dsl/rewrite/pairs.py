@@ -37,7 +37,7 @@ from itertools import pairwise
 from mirage_dsl.core.types import Dim, boolean
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
-from mirage_dsl.ir.canonical import Apart, free_name
+from mirage_dsl.ir.canonical import Apart, free_name, new_name
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.walk import (
@@ -136,8 +136,7 @@ class _Joining:
         taken = {n.result for n in first.nodes}
         for node in second.made:
             if node.result not in self.names:
-                self.names[node.result] = free_name(node.result, taken)
-                taken.add(self.names[node.result])
+                self.names[node.result] = new_name(node.result, taken)
         nodes = [self._on_grid(n) for n in first.nodes if not isinstance(n, ir.Store)]
         nodes += [self._renamed(n) for n in second.nodes if not self._is_gone(n)]
         return replace(first, grid=self.grid, nodes=tuple(nodes))
@@ -220,7 +219,7 @@ class _Looping:
         self.inside = {n.result for n in first.made}
         self.behind: set[str] = set()
         self.names: dict[str, str] = {}
-        self.taken = {n.result for n in (*first.nodes, *second.nodes)}
+        self.taken = {n.result for n in first.nodes}
 
     def block(self) -> ir.BlockGraph | None:
         """The one block, or None where the two cannot be one."""
@@ -229,9 +228,8 @@ class _Looping:
         apart = len(self.rows) == 1 and len(self.grid) == len(second.grid) > 0
         if not plain or not apart or second.loop is not None:
             return None
-        if not self._stores_whole() or not _is_between(self.graph, first, second):
-            return None
-        if _moves(second, self.grid):
+        between = self._stores_whole() and _is_between(self.graph, first, second)
+        if not between or _moves(second, self.grid):
             return None
         nodes = [self._looped(n) for n in first.nodes if not isinstance(n, ir.Store)]
         for node in second.nodes:
@@ -278,8 +276,7 @@ class _Looping:
 
     def _summed(self, node: ir.Apply) -> list[ir.BlockNode]:
         """A sum over parts: over those of an iteration behind that over iterations."""
-        name = free_name(f"{node.result}_parts", self.taken)
-        self.taken.add(name)
+        name = new_name(f"{node.result}_parts", self.taken)
         whole = ir.Accumulate(name, self.names[node.values[0]])
         (made,) = self._kept(node, inside=False, behind=True)
         return [whole, with_operands(made, {self.names[node.values[0]]: name})]
@@ -291,12 +288,7 @@ class _Looping:
         named = with_operands(self._looped(node), self.names)
         if isinstance(named, ir.Store):
             return [named]
-        used = {n.result for n in self.first.nodes}
-        name = named.result
-        if name in used:
-            name = free_name(name, self.taken)
-            self.taken.add(name)
-        self.names[node.result] = name
+        name = self.names[node.result] = new_name(named.result, self.taken)
         if inside:
             self.inside.add(name)
         if behind:

@@ -154,8 +154,9 @@ def test_columns_are_pairs_and_warps_have_parts_of_rows() -> None:
     check(sized(made))
 
 
-def test_a_loop_over_groups_is_whole_again() -> None:
-    graph = parse(SPLIT)
+@pytest.mark.parametrize("text", [SPLIT, ON_GRID], ids=["split loop", "no loop"])
+def test_groups_on_the_grid_are_a_loop(text: str) -> None:
+    graph = parse(text)
     made = with_pairs(graph)
     assert made is not None
     (block,) = made.blocks
@@ -163,18 +164,6 @@ def test_a_loop_over_groups_is_whole_again() -> None:
     assert block.loop is not None
     assert block.loop.dim == "k"
     assert "k#" not in made.extent_of
-    assert verify(made, graph).ok
-    check(sized(made))
-
-
-def test_groups_on_the_grid_are_a_loop() -> None:
-    graph = parse(ON_GRID)
-    made = with_pairs(graph)
-    assert made is not None
-    (block,) = made.blocks
-    assert [s.dim for s in block.grid] == ["n_pairs"]
-    assert block.loop is not None
-    assert block.loop.dim == "k"
     assert verify(made, graph).ok
     check(sized(made))
 

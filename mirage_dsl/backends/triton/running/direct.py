@@ -55,7 +55,6 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -568,9 +567,9 @@ def _compiled(plan: ModulePlan, given: Sequence[_Given]) -> list[Any]:
     for key, kernel, own in zip(keys, plan.kernels, given, strict=True):
         asked.setdefault(key, (kernel, own))
     # With the first, Triton hashes its own files: not in every thread at once.
-    found = {key: one(what) for key, what in islice(asked.items(), 1)}
-    others = list(islice(asked.items(), 1, None))
-    if others:
+    wanted = list(asked.items())
+    found = {key: one(what) for key, what in wanted[:1]}
+    if others := wanted[1:]:
         with ThreadPoolExecutor(min(len(others), os.cpu_count() or 1)) as threads:
             made = threads.map(one, (what for _, what in others))
             found.update(zip((key for key, _ in others), made, strict=True))
