@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mirage_dsl.core.errors import CheckError, DTypeError, ShapeError
-from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, dtype_named
+from mirage_dsl.core.types import Dim, DType, Scalar, TensorType, dtype_named, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.check import check_or_raise
@@ -818,6 +818,7 @@ def evaluate(
     inputs: Sequence[V],
     domain: Domain[V],
     blocks: BlockEvaluator = evaluate_block,
+    unstored: Container[str] = (),
 ) -> list[V]:
     """The outputs of `graph`, in order, with axes as the returned types say.
 
@@ -826,6 +827,7 @@ def evaluate(
         inputs: One array per input, axes as the input's type says.
         domain: The arithmetic.
         blocks: What evaluates block graphs.
+        unstored: Floats that no tensor holds, and that are f32 whatever their type.
 
     Raises:
         ShapeError: The arrays do not fit the input types.
@@ -845,9 +847,8 @@ def evaluate(
         look()
         match node:
             case ir.Apply():
-                values[node.result] = _apply(
-                    arrays, node, values, extents, types[node.result]
-                )
+                kind = f32 if node.result in unstored else types[node.result].dtype
+                values[node.result] = _apply(arrays, node, values, extents, kind)
             case ir.BlockGraph():
                 block_types(node, types)
                 values.update(blocks(node, values, extents, domain))
@@ -883,9 +884,9 @@ def _apply(
     node: ir.Apply,
     values: Mapping[str, Named[V]],
     extents: Mapping[str, int],
-    result: TensorType,
+    dtype: DType,
 ) -> Named[V]:
-    """A library kernel: its result is rounded to its storage format.
+    """A library kernel: its result is rounded to the format that holds it.
 
     Raises:
         ShapeError: An index is outside; with the node's line.
@@ -900,7 +901,7 @@ def _apply(
         found = arrays.apply(node, operands, extents)
     except ShapeError as error:
         raise ShapeError(error.message, error.location or node.location) from None
-    return Named(arrays.domain.cast(found.value, result.dtype), found.labels)
+    return Named(arrays.domain.cast(found.value, dtype), found.labels)
 
 
 def _to_caller(arrays: NamedArrays[V], item: ir.Return, named: Named[V]) -> V:

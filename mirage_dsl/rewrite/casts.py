@@ -33,6 +33,12 @@ operator that jumps where its operand moves a little.  Before → after, elsewhe
     h = cast r dtype(f16)    p = matmul h, w
     p = matmul h, w
 
+A cast may overflow where f32 does not.  Where a candidate turns out to be unstable,
+products with vectors, which the matrix unit has little use for, become sums:
+
+    h = cast y to f16         e = mul y, v
+    p = matmul h, v, over=k → p = sum e, over=k
+
 What small integers are less others, as weights of 4 bits less their zero points, is
 subtracted as well once they are floats, and then it is a sum like any other: one that a
 search takes products apart by.
@@ -57,9 +63,20 @@ from mirage_dsl.ir.analysis.ranges import (
     range_of_number,
     within,
 )
-from mirage_dsl.ir.canonical import longer_name
-from mirage_dsl.ir.infer import block_node_type, keep_block_types, kernel_types
-from mirage_dsl.ir.walk import bypassed, users, with_operands, with_returned
+from mirage_dsl.ir.canonical import FreshNames, longer_name
+from mirage_dsl.ir.infer import (
+    block_node_type,
+    block_types,
+    keep_block_types,
+    kernel_types,
+)
+from mirage_dsl.ir.walk import (
+    bypassed,
+    users,
+    with_operands,
+    with_returned,
+    without_dead,
+)
 from mirage_dsl.ops import table
 from mirage_dsl.ops.definition import Kind
 
@@ -238,6 +255,44 @@ class _Caster:
             if not isinstance(n, ir.Store) and n.result == value
         )
         self.nodes.insert(at + 1, cast)
+
+
+def without_narrow_vectors(graph: ir.KernelGraph) -> ir.KernelGraph | None:
+    """The μGraph with sums for products of casts with vectors; None without those.
+
+    A vector has no dim that the other operand lacks.
+    """
+    outer, names = kernel_types(graph), FreshNames(graph)
+    nodes = tuple(
+        _with_sums(n, outer, names) if isinstance(n, ir.BlockGraph) else n
+        for n in graph.nodes
+    )
+    if nodes == graph.nodes:
+        return None
+    return without_dead(replace(graph, nodes=nodes))
+
+
+def _with_sums(block: ir.BlockGraph, outer: Types, names: FreshNames) -> ir.BlockGraph:
+    """The block with sums for products of casts with vectors."""
+    types = block_types(block, outer)
+    casts = {n.result: n.values[0] for n in block.applies if n.op is table.CAST}
+    nodes: list[ir.BlockNode] = []
+    for node in block.nodes:
+        if isinstance(node, ir.Apply) and _is_with_vector(node, types, casts):
+            wide = tuple(casts.get(v, v) for v in node.values)
+            each = names.fresh(f"{node.result}_each")
+            nodes.append(ir.Apply(each, table.MUL, wide, location=node.location))
+            node = replace(node, op=table.SUM, operands=(each,))
+        nodes.append(node)
+    return replace(block, nodes=tuple(nodes))
+
+
+def _is_with_vector(node: ir.Apply, types: Types, casts: Mapping[str, str]) -> bool:
+    """Whether a node is a product of a cast, one operand of which is a vector."""
+    if node.op.kind is not Kind.CONTRACTION or casts.keys().isdisjoint(node.values):
+        return False
+    one, other = (frozenset(types[v].names) for v in node.values)
+    return one <= other or other <= one
 
 
 def coarse_tensors(program: ir.KernelGraph) -> dict[str, DType]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -40,6 +41,7 @@ from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import derived_extents
 from mirage_dsl.ir.text.printer import to_text
 from mirage_dsl.ops.definition import Kind
+from mirage_dsl.rewrite.casts import without_narrow_vectors
 from mirage_dsl.rewrite.layouts import FlatForm, flattened
 from mirage_dsl.rewrite.shifts import stabilise
 from mirage_dsl.rewrite.sinking import GathersGiven, with_gathers_given
@@ -961,9 +963,12 @@ class _Driver:
     def _candidate(self, graph: KernelGraph) -> Candidate | None:
         """The stabilised form if that is right, else the plain one if that is.
 
-        Right means equal to the program and about as accurate in floating point.
+        Right means equal to the program and about as accurate in floating point.  What
+        is only equal is tried without casts that it can do without.
         """
-        for form in self._forms(graph):
+        forms = deque(self._forms(graph))
+        while forms:
+            form = forms.popleft()
             cost = estimate(form, self.segments.hardware)
             if form == self.program:
                 return self._as_written()
@@ -978,16 +983,20 @@ class _Driver:
                 return Candidate(form, cost, certificate)
             reason = "stability" if certificate.equivalent else "verification"
             self.ledger.cut[reason] += 1
+            if certificate.equivalent:
+                forms.extend(self._sized(without_narrow_vectors(form)))
         return None
 
     def _forms(self, graph: KernelGraph) -> list[KernelGraph]:
         if not graph.blocks:
             return [graph]
         safe = stabilise(graph)
-        if safe is None or safe == graph:
-            return [graph]
-        resized = self.segments.sizer.sized(safe)
-        return [graph] if resized is None else [resized.graph, graph]
+        return [graph] if safe == graph else [*self._sized(safe), graph]
+
+    def _sized(self, form: KernelGraph | None) -> list[KernelGraph]:
+        """A form of a candidate at its best sizes; nothing if there is none."""
+        resized = None if form is None else self.segments.sizer.sized(form)
+        return [] if resized is None else [resized.graph]
 
 
 def finished(

@@ -39,6 +39,7 @@ from mirage_dsl.core.types import DType, Scalar, boolean, f32
 from mirage_dsl.core.work import look
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.integers import fitted, index_limits, turns_of
+from mirage_dsl.ir.analysis.launches import calls
 from mirage_dsl.ir.evaluate import (
     BlockEvaluator,
     NumpyDomain,
@@ -63,10 +64,14 @@ class RunsDomain(NumpyDomain):
     """`NumpyDomain` for several runs, at the small sizes of trials.
 
     What is gathered from outside is NaN.
+
+    Attributes:
+        as_calls: Operators that are one call of PyTorch's round its result alone.
     """
 
     stand_ins: bool = True
     checked: bool = False
+    as_calls: bool = False
 
     def shape(self, value: Array) -> tuple[int, ...]:
         """That of one run."""
@@ -255,8 +260,18 @@ def _outputs_of(
     look()
     runs = len(inputs[0]) if inputs else 1
     given = [v if v.dtype.kind in "iu" else v.astype(domain.compute) for v in inputs]
-    outputs = evaluate(graph, [*given, *positions], domain)
+    inside = inside_calls(graph) if domain.as_calls else ()
+    outputs = evaluate(graph, [*given, *positions], domain, unstored=inside)
     return [np.broadcast_to(v, (runs, *v.shape[1:])) for v in outputs]
+
+
+@lru_cache(maxsize=64)
+def inside_calls(graph: ir.KernelGraph) -> frozenset[str]:
+    """Floats narrower than f32 that PyTorch, within a call, does not store."""
+    types = kernel_types(graph)
+    inner = (v for call in calls(graph, types).values() for v in call.inner)
+    narrow = (v for v in inner if types[v].dtype.is_float)
+    return frozenset(v for v in narrow if types[v].dtype.itemsize < f32.itemsize)
 
 
 # -- Inputs of runs --------------------------------------------------------------------

@@ -15,6 +15,10 @@ exact, so a mean can be.
 Each family is taken at a few scales and at about the largest one that the program
 survives: it is finite and about right there, and not by luck after an overflow.
 
+PyTorch runs some operators as one call, as those of a norm, which keeps in f32 what
+they would store.  A candidate has to be right as well where only that call is: at the
+largest scale of those, however much its program errs at smaller ones.
+
 **Where operators jump**, a candidate has to jump where its program does.
 
 What rounding to a narrower format does to a sum is little; to what becomes an integer
@@ -55,6 +59,7 @@ from mirage_dsl.verify.reals import (
     as_held,
     evaluate_runs,
     in_formats,
+    inside_calls,
     largest_value,
 )
 from mirage_dsl.verify.sizes import Shrunk, input_shape
@@ -159,7 +164,7 @@ def _step_ratios(
     program: ir.KernelGraph,
     candidate: ir.KernelGraph,
     seed: int,
-    executed: RunsDomain,
+    executed: _Model,
 ) -> Iterator[tuple[float, str]]:
     """By scale and distance, how many steps are missed in relation to what may be.
 
@@ -167,12 +172,12 @@ def _step_ratios(
         program: At the sizes of trials.
         candidate: Likewise.
         seed: What the inputs follow from.
-        executed: The arithmetic of a real run.
+        executed: How graphs run on a GPU.
     """
-    steps = _steps(program, seed, executed)
+    steps = _steps(program, seed, executed.domain)
     if steps is None:
         return
-    found = _outputs(candidate, program, steps.inputs, executed)
+    found = _outputs(candidate, program, steps.inputs, executed.as_calls)
     for cell in steps.cells:
         missed = sum(pair.missed(found, steps.exact) for pair in cell.pairs)
         yield missed / (cell.missed + _MISSED * 2 * len(cell.pairs)), cell.name
@@ -441,13 +446,15 @@ class _Model:
     """How graphs are run.
 
     Attributes:
-        domain: The arithmetic.
-        unbounded: The same, where formats do not overflow.
+        domain: The arithmetic, where each operator stores what it makes.
+        as_calls: That of candidates, whose calls store their results alone.
+        unbounded: As the first one, where formats do not overflow.
         stored: The formats in which inputs exist are those of storage.
         survived: The error up to which a program counts as right.
     """
 
     domain: RunsDomain
+    as_calls: RunsDomain
     unbounded: RunsDomain
     stored: bool
     survived: float
@@ -455,12 +462,17 @@ class _Model:
 
 _EXECUTED = _Model(
     RunsDomain(np.float32, round_casts=True),
+    RunsDomain(np.float32, round_casts=True, as_calls=True),
     _WithoutOverflow(np.float32, round_casts=True),
     stored=True,
     survived=0.5,
 )
 _IN_F32 = _Model(
-    RunsDomain(np.float32), RunsDomain(np.float32), stored=False, survived=1e-2
+    RunsDomain(np.float32),
+    RunsDomain(np.float32),
+    RunsDomain(np.float32),
+    stored=False,
+    survived=1e-2,
 )
 
 
@@ -477,15 +489,15 @@ def measure_stability(shrunk: Shrunk, seed: int) -> Stability:
         runs = _program_runs(shrunk.program, seed, model)
         if runs.names:
             sides = shrunk.candidate, shrunk.program
-            found = _outputs(*sides, runs.inputs, model.domain)
+            found = _outputs(*sides, runs.inputs, model.as_calls)
             own = _ratios(runs, found)
             if model is _EXECUTED and ALLOWED_RATIO < max(own) < math.inf:
                 others = _runs_beside(shrunk.program, seed)
-                values = (_outputs(*sides, o.inputs, model.domain) for o in others)
+                values = (_outputs(*sides, o.inputs, model.as_calls) for o in others)
                 own = _ratios(runs, found, list(zip(others, values, strict=True)))
             ratios += zip(own, runs.names, strict=True)
     used = len(ratios)
-    ratios += _step_ratios(shrunk.program, shrunk.candidate, seed, _EXECUTED.domain)
+    ratios += _step_ratios(shrunk.program, shrunk.candidate, seed, _EXECUTED)
     worst, where = max(ratios, key=lambda r: r[0], default=(0.0, ""))
     return _verdict(worst, where, used)
 
@@ -501,7 +513,7 @@ def _stability_of_constants(shrunk: Shrunk) -> Stability:
     own, found = (evaluate_runs(g, [], _EXECUTED.domain) for g in graphs)
     (errors,) = _errors(own, exact, least)
     allowed = [_at_least_rounding(shrunk.program, errors)]
-    runs = _Runs(["no inputs"], [], exact, allowed, least)
+    runs = _Runs(["no inputs"], [], exact, allowed, least, [False])
     (ratio,) = _ratios(runs, found)
     return _verdict(ratio, "without inputs", 1)
 
@@ -618,6 +630,7 @@ class _Runs:
         exact: The outputs in float64, likewise.
         allowed: By run, for each output, the error that counts as one.
         least: For each output, a size that errors are compared to at least.
+        called: By run, whether the program is right there as calls only.
     """
 
     names: list[str]
@@ -625,15 +638,17 @@ class _Runs:
     exact: list[Array]
     allowed: list[list[float]]
     least: list[float]
+    called: list[bool]
 
 
 @lru_cache(maxsize=16)
 def _program_runs(program: ir.KernelGraph, seed: int, model: _Model) -> _Runs:
     """The runs in which the program is finite and right; its candidates share them."""
     runs = _runs_at(program, seed, model, _LADDER)
-    if runs.names or model is not _EXECUTED:
+    if model is not _EXECUTED or not all(runs.called):
         return runs
-    return _runs_at(program, seed, model, _LOW_LADDER)
+    low = _runs_at(program, seed, model, _LOW_LADDER)
+    return low if low.names else runs
 
 
 def _runs_at(
@@ -646,14 +661,16 @@ def _runs_at(
     tried = _tried(program, families, _asked(families, ladder), model, plain)
     tried, within = _to_the_edge(program, families, tried, model)
     says = [
-        scale <= within.get(number, scale)
+        (called or scale <= within.get(number, scale))
         and (ladder is _LADDER or all(bool(v[at].any()) for v in tried.exact))
-        for at, (number, scale) in enumerate(tried.asked)
+        for at, ((number, scale), called) in enumerate(
+            zip(tried.asked, tried.called, strict=True)
+        )
     ]
     tried = _chosen(tried, _kept(tried, families, says))
     allowed = [_at_least_rounding(program, errors) for errors in tried.errors]
     if not tried.asked:
-        return _Runs([], tried.inputs, tried.exact, allowed, tried.least)
+        return _Runs([], tried.inputs, tried.exact, allowed, tried.least, [])
     if model is _IN_F32:
         nudged = [v * _nudges(rng, v) for v in plain]
         others = _families_of(program, seed, model, nudged)
@@ -661,7 +678,7 @@ def _runs_at(
     names = [
         families[number].name.format(f"{scale:g}") for number, scale in tried.asked
     ]
-    return _Runs(names, tried.inputs, tried.exact, allowed, tried.least)
+    return _Runs(names, tried.inputs, tried.exact, allowed, tried.least, tried.called)
 
 
 _Asked = tuple[int, float]
@@ -679,6 +696,7 @@ class _Tried:
         errors: By run, the error of each output; infinite where a run says nothing.
         least: For each output, a size that errors are compared to at least.
         survived: By run, whether the program is finite and about right.
+        called: By run, whether it is that only where its calls are.
     """
 
     asked: list[_Asked]
@@ -687,6 +705,7 @@ class _Tried:
     errors: list[list[float]]
     least: list[float]
     survived: list[bool]
+    called: list[bool]
 
 
 def _families_of(
@@ -746,9 +765,11 @@ def _judged(
 ) -> _Tried:
     """Runs, and which of them the program survives."""
     look()
-    errors = _program_errors(program, inputs, exact, least, model)
-    survived = [max(e) <= model.survived for e in errors]
-    return _Tried(asked, inputs, exact, errors, least, survived)
+    errors, called = _program_errors(program, inputs, exact, least, model)
+    right = [max(e) <= model.survived for e in errors]
+    survived = [r and not c for r, c in zip(right, called, strict=True)]
+    called = [r and c for r, c in zip(right, called, strict=True)]
+    return _Tried(asked, inputs, exact, errors, least, survived, called)
 
 
 def _tried_also(
@@ -826,6 +847,7 @@ def _joined(one: _Tried, other: _Tried) -> _Tried:
         one.errors + other.errors,
         one.least,
         one.survived + other.survived,
+        one.called + other.called,
     )
 
 
@@ -838,6 +860,7 @@ def _chosen(tried: _Tried, kept: list[int]) -> _Tried:
         [tried.errors[at] for at in kept],
         tried.least,
         [tried.survived[at] for at in kept],
+        [tried.called[at] for at in kept],
     )
 
 
@@ -885,23 +908,27 @@ def _runs_beside(program: ir.KernelGraph, seed: int) -> list[_Runs]:
             for i, v in zip(program.inputs, runs.inputs, strict=True)
         ]
         exact = _outputs(program, program, inputs)
-        errors = _program_errors(program, inputs, exact, runs.least, _EXECUTED)
+        errors, _ = _program_errors(program, inputs, exact, runs.least, _EXECUTED)
         found.append(replace(runs, inputs=inputs, exact=exact, allowed=errors))
     return found
 
 
 def _kept(tried: _Tried, families: list[_Family], says: list[bool]) -> list[int]:
-    """Of each family the scales that matter and the largest one, if survived."""
+    """Of each family the scales that matter and the largest one, if survived.
+
+    And the largest one of those that only calls survive.
+    """
     kept: set[int] = set()
-    largest: dict[int, int] = {}
-    runs = zip(tried.asked, tried.survived, says, strict=True)
-    for at, ((number, scale), survived, said) in enumerate(runs):
-        if not (survived and said):
+    largest: dict[tuple[int, bool], int] = {}
+    runs = zip(tried.asked, tried.survived, tried.called, says, strict=True)
+    for at, ((number, scale), survived, called, said) in enumerate(runs):
+        if not ((survived or called) and said):
             continue
         if scale in families[number].scales:
             kept.add(at)
-        if number not in largest or scale > tried.asked[largest[number]][1]:
-            largest[number] = at
+        kind = number, called
+        if kind not in largest or scale > tried.asked[largest[kind]][1]:
+            largest[kind] = at
     return sorted(kept | set(largest.values()))
 
 
@@ -926,6 +953,37 @@ def _program_errors(
     exact: list[Array],
     least: list[float],
     model: _Model,
+) -> tuple[list[list[float]], list[bool]]:
+    """The error of each output, by run, and whether it is that of calls.
+
+    It is where the program does not survive by operators that store what they make, and
+    infinite where a run says nothing either way.  What calls do not round, a candidate
+    may.
+    """
+    found = _errors_within(
+        program, inputs, exact, least, (model.domain, model.unbounded)
+    )
+    called = [False for _ in found]
+    rest = [at for at, errors in enumerate(found) if max(errors) > model.survived]
+    if not rest or not (model.stored and inside_calls(program)):
+        return found, called
+    inputs, exact = ([v[rest] for v in a] for a in (inputs, exact))
+    unbounded = replace(model.unbounded, as_calls=True)
+    own = _errors_within(program, inputs, exact, least, (model.as_calls, unbounded))
+    rounded = _outputs(program, program, inputs, model.unbounded)
+    with np.errstate(all="ignore"):
+        both = _largest(own, _errors(rounded, exact, least))
+    for at, errors in zip(rest, both, strict=True):
+        found[at], called[at] = errors, True
+    return found, called
+
+
+def _errors_within(
+    program: ir.KernelGraph,
+    inputs: list[Array],
+    exact: list[Array],
+    least: list[float],
+    domains: tuple[RunsDomain, RunsDomain],
 ) -> list[list[float]]:
     """The error of each output, by run; infinite in one that says nothing.
 
@@ -935,20 +993,21 @@ def _program_errors(
     had any range.  Where it would not, as a sigmoid of infinity, the overflow is
     harmless, and the run says as much as others.
     """
+    domain, other = domains
     found = [[math.inf for _ in exact] for _ in inputs[0]]
     if not found:
         return found
-    rounded = _outputs(program, program, inputs, model.domain)
+    rounded = _outputs(program, program, inputs, domain)
     says = np.flatnonzero(_held(program, inputs, exact) & _finite(rounded))
     if not len(says):
         return found
     inputs, exact, rounded = ([v[says] for v in a] for a in (inputs, exact, rounded))
     errors = without = _errors(rounded, exact, least)
-    if model.unbounded != model.domain:
-        unbounded = _outputs(program, program, inputs, model.unbounded)
+    if other != domain:
+        unbounded = _outputs(program, program, inputs, other)
         without = _errors(unbounded, exact, least)
-    for at, own, other in zip(says.tolist(), errors, without, strict=True):
-        most = _at_least_rounding(program, other)
+    for at, own, kept in zip(says.tolist(), errors, without, strict=True):
+        most = _at_least_rounding(program, kept)
         if not any(e > ALLOWED_RATIO * m for e, m in zip(own, most, strict=True)):
             found[at] = own
     return found

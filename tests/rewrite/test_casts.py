@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mirage_dsl.core.types import DType, TensorType, bf16, f16, f32
 from mirage_dsl.ir.graph import Apply, BlockGraph, BlockNode, KernelGraph
 from mirage_dsl.ir.infer import block_types, kernel_types
 from mirage_dsl.ir.text.parser import parse
-from mirage_dsl.rewrite.casts import coarse_tensors, insert_casts
+from mirage_dsl.rewrite.casts import (
+    coarse_tensors,
+    insert_casts,
+    without_narrow_vectors,
+)
+from mirage_dsl.verify.reals import RunsDomain, evaluate_runs
 from tests.search import blocks
 
 
@@ -253,3 +259,39 @@ def test_coarse_tensors_go_with_products_of_two_bytes() -> None:
     block, outer = product_of_square(f32, f16)
     found = casts(insert_casts(block, outer, coarse={"x": f16}))
     assert [(c.values[0], c.attr("dtype")) for c in found] == [("s", "f16")]
+
+
+VECTOR = """mirage 1
+
+mugraph f(x: f16[m, k], v: f16[{dims}]) -> f16[{gives}] where m = 64, k = 64, n = 64 {{
+  y = block grid(m / 16) {{
+    a = load x[m/grid, k]
+    b = load v[{dims}]
+    s = mul a, a
+    c = cast s dtype(f16)
+    p = matmul c, b over(k)
+    store y: f16[{stored}] = p
+  }}
+  return y
+}}
+"""
+
+
+def test_a_product_of_a_cast_with_a_vector_is_a_sum_as_well() -> None:
+    graph = parse(VECTOR.format(dims="k", gives="m", stored="m/grid"))
+    found = without_narrow_vectors(graph)
+    assert found is not None
+    assert not casts(found.blocks[0])
+    rng = np.random.default_rng(0)
+    x, v = rng.integers(257, 400, (1, 64, 64)) * 1.0, rng.uniform(1, 2, (1, 64)) / 1024
+    (before,), (after,) = (
+        evaluate_runs(g, [x, v], RunsDomain(np.float32, round_casts=True))
+        for g in (graph, found)
+    )
+    assert np.isinf(before).all()
+    np.testing.assert_allclose(after[0], (x * x)[0] @ v[0], rtol=1e-3)
+
+
+def test_products_of_matrices_keep_their_casts() -> None:
+    graph = parse(VECTOR.format(dims="k, n", gives="m, n", stored="m/grid, n"))
+    assert without_narrow_vectors(graph) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,16 @@ def test_a_program_whose_cheapest_structures_all_cancel(
 ) -> None:
     assert fused(monkeypatch, module.ACCURATE) > 0
     assert fused(monkeypatch, 0) == 0
+
+
+def test_what_overflows_in_f16_is_found_without_casts() -> None:
+    """Squares of x are no f16, and a norm is one call, which keeps them in f32."""
+
+    def program(x: Any, g: Any, w: Any) -> Any:
+        normed = mirage.rms_norm(mirage.rms_norm(x) * g)
+        return mirage.matmul(normed, w)
+
+    shapes = ((30, 8), (8,), (8, 33))
+    traced = mirage.kernel(program).trace(*(mirage.spec(s, "f16") for s in shapes))
+    best = search(traced, H100, k=1).best
+    assert len(best.mugraph.blocks) == 1

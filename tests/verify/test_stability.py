@@ -110,6 +110,39 @@ def test_shifts_that_reach_are_stable(name: str, logits: str, dtype: DType) -> N
         assert found.ok, found.stability
 
 
+# -- What one call of PyTorch's computes -----------------------------------------------
+
+
+def _rms_norm(stored: str | None) -> KernelGraph:
+    """The norm by operators, or by two kernels, of which the first stores a value."""
+    b: Any = KernelBuilder("f", m=16, n=24)
+    x = b.input("x", f16, "m, n")
+    if stored is None:
+        mean = b.mul(b.sum(b.square(x), over="n"), one_over("n"))
+        return b.returns(b.div(x, b.sqrt(b.add(mean, 2.0**-23)))).build()
+    with b.block(grid={"m": 4}) as t:
+        loaded = t.load(x, "m/grid, n")
+        made = t.mul(t.sum(t.square(loaded), over="n"), one_over("n"))
+        made = made if stored == "mean" else t.sqrt(t.add(made, 2.0**-23))
+        held = t.store(made, "m/grid", dtype=f16)
+    with b.block(grid={"m": 4}) as t:
+        root = t.load(held, "m/grid")
+        root = t.sqrt(t.add(root, 2.0**-23)) if stored == "mean" else root
+        y = t.store(t.div(t.load(x, "m/grid, n"), root), "m/grid, n")
+    return b.returns(y).build()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_pytorch_keeps_within_a_call_is_not_rounded(seed: int) -> None:
+    """The mean of squares of numbers beyond 256 is no f16, and the norm is one call."""
+    program = _rms_norm(None)
+    assert verify(_rms_norm("root"), program, seed=seed).ok
+    found = verify(_rms_norm("mean"), program, seed=seed)
+    assert found.equivalent
+    assert found.stability is not None
+    assert not found.stability.ok
+
+
 @pytest.mark.parametrize("logits", LOGITS)
 def test_no_shift_is_as_good_where_the_program_has_none(logits: str) -> None:
     program = _softmax(logits, f16, BAD_SHIFTS["none"], more=False)
@@ -192,7 +225,8 @@ def _normed_softmax(*, fused: bool) -> KernelGraph:
     else:
         logits = _normed_logits(b, x, g, w, divided_after=False)
     e = b.exp(b.sub(logits, b.rowshift(logits, over="n")))
-    weights = b.div(e, b.sum(e, over="n"))
+    # Twice the weights: attention is one call, which stores no logits.
+    weights = b.mul(b.div(e, b.sum(e, over="n")), 2)
     return b.returns(b.matmul(weights, v, over="n")).build()
 
 
