@@ -708,8 +708,8 @@ def _cut_to(source: Tensor, index: Tensor) -> Tensor:
 
 NO_ELEMENTS = (
     "the elements that a mask selects, in other code than what computes row by row and "
-    "stores with the same mask, sums or averages: nobody knows how many there are; use "
-    "where(mask, ...)"
+    "stores with the same mask, or reduces them all: nobody knows how many there are; "
+    "use where(mask, ...)"
 )
 
 
@@ -855,7 +855,10 @@ class Selected(NoTensor):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name not in functions_by_rows():
+        # Imported when it is needed: it is made of selected elements.
+        from mirage_dsl.frontend.totals import TOTALS
+
+        if name not in functions_by_rows() | TOTALS:
             self.refuse()
 
         def method(*args: Any, **kwargs: Any) -> Any:

@@ -56,6 +56,38 @@ TOTALS: dict[str, tuple[Function, list[Any]]] = {
         lambda x, y, m: x[m[:, 0]].sum() * y[m[:, 1]].sum(),
         [X, Y, MASK],
     ),
+    "extremes": (
+        lambda x, m, r: (x[m].max(), torch.min(x[m]), x[r].amax(0), x[r].amin((0, 1))),
+        [HOLED, MASK & ~HOLED.isnan(), ROWS],
+    ),
+    "spreads": (
+        lambda x, m, r: (
+            *(x[m].std(), x[m].var(False), torch.std(x[m], correction=2)),
+            *(x[r].std(0), x[r].var(dim=0, unbiased=False)),
+        ),
+        [HOLED, MASK & ~HOLED.isnan(), ROWS],
+    ),
+    "spreads of halves": (lambda x, m: (x[m].std(), x[m].var()), [X.half() + 9, MASK]),
+    "spreads of few": (lambda x, m: (x[m].std(), x[m].var(False)), [X, X == X.max()]),
+    "norms": (
+        lambda x, m, r: (
+            *(x[m].norm(), torch.norm(x[m], 1), x[m].norm(p=torch.inf)),
+            *(x[r].norm(dim=0), x[r].norm(3, 0)),
+        ),
+        [HOLED, MASK & ~HOLED.isnan(), ROWS],
+    ),
+    "whether any": (
+        lambda x, m, r: ((x[m] > 1).any(), (x[m] > 1).all(), torch.any(x[r] > 0, 0)),
+        [X, MASK, ROWS],
+    ),
+    "whether any of none": (lambda x, m: ((x[m] > 1).any(), x[m].all()), [X, NONE]),
+    "others": (
+        lambda x, m, r: (
+            *(x[m].prod(), torch.logsumexp(x[m], 0), torch.count_nonzero(x[m] > 1)),
+            *(x[r].logsumexp(0), x[r].prod(0)),
+        ),
+        [X, MASK, ROWS],
+    ),
     "a loss": (lambda x, y, m: F.mse_loss(x[m], y[m]), [X, Y, MASK]),
     "a sum": (lambda x, y, m: F.l1_loss(x[m], y[m], reduction="sum"), [X, Y, ROWS]),
     "weighted": (
@@ -80,6 +112,7 @@ TOTALS: dict[str, tuple[Function, list[Any]]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("name", TOTALS)
 def test_totals_are_those_of_pytorch(name: str) -> None:
     function, tensors = TOTALS[name]
@@ -95,6 +128,10 @@ NUMPYS: dict[str, Function] = {
     "of two": lambda x, m: np.maximum(x[m], x[m] ** 2).sum(),
     "chosen": lambda x, m: np.where(x[m] > 0, x[m], 0).mean(),
     "integers": lambda x, m: (10 * x).astype(np.int32)[m].mean(),
+    "others": lambda x, m: (
+        *(x[m].max(), np.min(x[m]), x[m].std(), np.var(x[m], ddof=1)),
+        *(np.any(x[m] > 1), (x[m] > 1).all(), np.prod(x[m]), np.linalg.norm(x[m])),
+    ),
 }
 
 
@@ -125,7 +162,9 @@ REFUSED: dict[str, tuple[Function, list[Any]]] = {
         lambda x, m: (x[m[:, 0]] * x[m[:, 1]]).sum(),
         [X, MASK],
     ),
-    "the largest": (lambda x, m: x[m].max(), [X, MASK]),
+    "the largest integer": (lambda x, m: x.int()[m].max(), [X, MASK]),
+    "the largest and its place": (lambda x, m: x[m].max(0), [X, MASK]),
+    "a norm of small numbers": (lambda x, m: x[m].norm(-torch.inf), [X, MASK]),
     "kept": (lambda x, m: x[m].sum(0, keepdim=True), [X, ROWS]),
     "labels of all": (
         lambda x, at, m: F.cross_entropy(x[m], at),
