@@ -421,7 +421,7 @@ _TORCH: dict[str, Function] = {
     ),
     **{
         name: _of_one_dtype(PYTORCHS_MATRICES[name], name, 3)
-        for name in ("addmm", "baddbmm")
+        for name in ("addmm", "baddbmm", "bilinear")
     },
     "linear": _of_one_dtype(f.linear, "linear", 3),
     **{

@@ -591,6 +591,17 @@ def operator(name: str) -> BothWays:
     return both_ways(lambda x, y: call(name, x, y))
 
 
+def _product(x: Any, other: Any) -> Any:
+    """`x @ other`; PyTorch's tensors are of one dtype, where specs are of any."""
+    from mirage_dsl.frontend.interop import called, torch_method
+
+    origin = (x if isinstance(x, Tensor) else other).recorder.origin
+    checked = torch_method("matmul")
+    if origin.library != "torch" or origin.of_specs or checked is None:
+        return call("matmul", x, other)
+    return called("the method matmul", checked, x, other)
+
+
 def divided(name: str) -> BothWays:
     """The operator that divides with a rest."""
 
@@ -808,7 +819,7 @@ class Tensor(Attributes):
         return other // self, other % self
 
     __pow__, __rpow__ = operator("pow")
-    __matmul__, __rmatmul__ = operator("matmul")
+    __matmul__, __rmatmul__ = both_ways(_product)
     __lshift__, __rlshift__ = operator("shift_left")
     __rshift__, __rrshift__ = operator("shift_right")
     __and__ = __rand__ = logical("&")
@@ -1222,7 +1233,7 @@ class Tensor(Attributes):
     def __repr__(self) -> str:
         return f"<traced {shape_text(self.handle)}>"
 
-    matmul = method("matmul")
+    matmul = _product
     var = spread("var")
     std = spread("std")
     softmax = method("softmax")

@@ -424,7 +424,7 @@ def test_what_depends_on_strides_is_not_guessed() -> None:
 
 def test_masks_select_for_writes_only() -> None:
     def counted(x: Any) -> Any:
-        return x[x > 0].amax()
+        return x[x > 0].argmax()
 
     assert "use where" in refused(UnsupportedError, counted, "x[x > 0]")
 

@@ -1,6 +1,6 @@
 """Operands in several dtypes: refused where PyTorch refuses, else of its result dtype.
 
-NumPy's functions and Python's operators promote.  What traces runs alike by reference
+NumPy's functions and ours promote.  What traces runs alike by reference
 and on library kernels.
 """
 
@@ -24,6 +24,12 @@ HALF, WIDE, BRAIN = torch.float16, torch.float32, torch.bfloat16
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "matmul": (torch.matmul, [(4, 8), (8, 4)]),
+    "an operator": (lambda x, y: x @ y, [(4, 8), (8, 4)]),
+    "a method": (lambda x, y: x.matmul(y), [(4, 8), (8, 4)]),
+    "bilinear": (
+        lambda x, y: F.bilinear(x, y, x[:, None] * x[0]),
+        [(8, 8), (8, 8)],
+    ),
     "matmul of vectors": (torch.matmul, [(8,), (8,)]),
     "mm": (lambda x, y: x.mm(y), [(4, 8), (8, 4)]),
     "bmm": (lambda x, y: x.bmm(y), [(2, 4, 8), (2, 8, 4)]),
@@ -102,8 +108,6 @@ def test_mixtures_do_as_in_pytorch(name: str, dtypes: tuple[Any, Any]) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x, y: x @ y,
-        lambda x, y: x.matmul(y),
         np.matmul,
         np.dot,
         lambda x, y: np.einsum("ij,jk->ik", x, y),

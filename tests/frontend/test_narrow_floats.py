@@ -174,7 +174,6 @@ REFUSED: dict[str, Function] = {
     "reduced": lambda q, _x: q.sum(-1),
     "largest": lambda q, _x: q.amax(-1),
     "a product": lambda q, _x: torch.einsum("ij,kj->ik", q, q),
-    "a product with f32": lambda q, x: q @ x.T,
     "joined with f32": lambda q, x: torch.cat([q, x]),
 }
 
