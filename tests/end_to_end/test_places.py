@@ -293,7 +293,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "places as a result": (lambda _, m: m.nonzero(), "nobody knows how many there are"),
     "rows as a result": (lambda x, m: x[m], "nobody knows how many there are"),
     "how many": (lambda x, m: x[m].shape[0] * x, "nobody knows how many"),
-    "the largest of rows": (lambda x, m: x[m].amax(0), "nobody knows how many"),
+    "the place of the largest": (lambda x, m: x[m].argmax(0), "nobody knows how many"),
     "a sum over rows, kept": (
         lambda x, m: x[m].sum(0, keepdim=True),
         "nobody knows how many",

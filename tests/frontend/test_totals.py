@@ -68,7 +68,7 @@ TOTALS: dict[str, tuple[Function, list[Any]]] = {
         [HOLED, MASK & ~HOLED.isnan(), ROWS],
     ),
     "spreads of halves": (lambda x, m: (x[m].std(), x[m].var()), [X.half() + 9, MASK]),
-    "spreads of few": (lambda x, m: (x[m].std(), x[m].var(False)), [X, X == X.max()]),
+    "spreads of few": (lambda x, m: (x[m].std(), x[m].var(False)), [X, X.max() == X]),
     "norms": (
         lambda x, m, r: (
             *(x[m].norm(), torch.norm(x[m], 1), x[m].norm(p=torch.inf)),
