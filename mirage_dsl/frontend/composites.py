@@ -346,11 +346,14 @@ MATRICES = named(diag, diagonal, inner, kron, trace)
 """By the names that PyTorch and NumPy share."""
 
 PYTORCHS_MATRICES: Mapping[str, Function] = {
-    **named(bilinear, block_diag, cartesian_prod, chain_matmul, cross, meshgrid),
+    **named(bilinear, block_diag, cartesian_prod, chain_matmul, cross),
     **named(diag_embed, diagonal_scatter, fill_diagonal, tensordot),
     **formulas(
         diagflat=lambda x, offset=0: diag_embed(f.flatten(x), offset),
         linalg_vecdot=lambda x, y, *, dim=-1: f.sum(f.mul(x, y), dim),
+        meshgrid=lambda *tensors, indexing=None: meshgrid(
+            *tensors, indexing=indexing or "ij"
+        ),
     ),
     "addbmm": _added(_summed_products),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added(f.matmul)),
