@@ -312,6 +312,11 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> Any:
     return tuple(found)
 
 
+def _torch_meshgrid(*tensors: Any, indexing: str | None = None) -> Any:
+    """PyTorch's, which start with the first axis where nothing is said."""
+    return meshgrid(*tensors, indexing=indexing or "ij")
+
+
 def _numpy_meshgrid(*vectors: Any, indexing: str = "xy") -> Any:
     """NumPy's, whose results are copies and start with the second axis."""
     return tuple(t.clone() for t in meshgrid(*vectors, indexing=indexing))
@@ -351,9 +356,6 @@ PYTORCHS_MATRICES: Mapping[str, Function] = {
     **formulas(
         diagflat=lambda x, offset=0: diag_embed(f.flatten(x), offset),
         linalg_vecdot=lambda x, y, *, dim=-1: f.sum(f.mul(x, y), dim),
-        meshgrid=lambda *tensors, indexing=None: meshgrid(
-            *tensors, indexing=indexing or "ij"
-        ),
     ),
     "addbmm": _added(_summed_products),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added(f.matmul)),
@@ -361,6 +363,7 @@ PYTORCHS_MATRICES: Mapping[str, Function] = {
     "linalg_cross": cross,
     "linalg_diagonal": _last_diagonal,
     "linalg_multi_dot": multi_dot,
+    "meshgrid": _torch_meshgrid,
 }
 """By PyTorch's names."""
 
