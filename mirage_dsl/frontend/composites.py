@@ -312,6 +312,11 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> Any:
     return tuple(found)
 
 
+def _torch_meshgrid(*tensors: Any, indexing: str | None = None) -> Any:
+    """PyTorch's, which start with the first axis where nothing is said."""
+    return meshgrid(*tensors, indexing=indexing or "ij")
+
+
 def _numpy_meshgrid(*vectors: Any, indexing: str = "xy") -> Any:
     """NumPy's, whose results are copies and start with the second axis."""
     return tuple(t.clone() for t in meshgrid(*vectors, indexing=indexing))
@@ -346,7 +351,7 @@ MATRICES = named(diag, diagonal, inner, kron, trace)
 """By the names that PyTorch and NumPy share."""
 
 PYTORCHS_MATRICES: Mapping[str, Function] = {
-    **named(bilinear, block_diag, cartesian_prod, chain_matmul, cross, meshgrid),
+    **named(bilinear, block_diag, cartesian_prod, chain_matmul, cross),
     **named(diag_embed, diagonal_scatter, fill_diagonal, tensordot),
     **formulas(
         diagflat=lambda x, offset=0: diag_embed(f.flatten(x), offset),
@@ -358,6 +363,7 @@ PYTORCHS_MATRICES: Mapping[str, Function] = {
     "linalg_cross": cross,
     "linalg_diagonal": _last_diagonal,
     "linalg_multi_dot": multi_dot,
+    "meshgrid": _torch_meshgrid,
 }
 """By PyTorch's names."""
 
@@ -701,6 +707,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
     given: list[Any] = list(flat_arguments(operands))
     terms, output = _labels(str(equation), [x.ndim for x in given])
     _check_result(str(equation), terms, output)
+    given = _in_one_format(given)
     for at, labels in enumerate(terms):
         terms[at], given[at] = _of_diagonals(str(equation), labels, given[at])
     for at in range(len(terms)):
@@ -716,6 +723,19 @@ def einsum(equation: Any, *operands: Any) -> Any:
         return _single(term, output, x)
     found = x if term == output else _single(term, output, x)
     return found.with_unknown_strides()
+
+
+def _of_numpy(x: Any) -> bool:
+    return x.recorder.origin.library == "numpy"
+
+
+def _in_one_format(operands: Sequence[Any]) -> list[Any]:
+    """The operands as NumPy computes with them; PyTorch multiplies any by any."""
+    given = [as_tensor("einsum", x) for x in operands]
+    if not _of_numpy(given[0]):
+        return given
+    dtype = f.joined_format([x.handle for x in given], given[0].recorder.origin)
+    return [f.to(x, dtype) for x in given]
 
 
 def _check_result(equation: str, terms: Sequence[str], output: str) -> None:
@@ -796,18 +816,26 @@ def _without_ones(
 
 
 def _single(term: str, output: Sequence[str], x: Any) -> Any:
-    """The operand summed over labels that are not wanted, the others in order."""
+    """The operand summed over labels that are not wanted, the others in order.
+
+    NumPy's einsum adds up in the format of the operands, unlike its sum.
+    """
     gone = tuple(i for i, c in enumerate(term) if c not in output)
-    x = f.sum(x, gone) if gone else x
+    x = f.sum(x, gone, dtype=x.dtype if _of_numpy(x) else None) if gone else x
     left = [c for c in term if c in output]
     return f.permute(x, [left.index(c) for c in output])
 
 
 def _pair(a: str, b: str, out: str, x: Any, y: Any) -> Any:
-    """One matrix product: batch, own and contracted labels side by side."""
+    """One matrix product: batch, own and contracted labels side by side.
+
+    Where no label is contracted it is a product of elements, in any formats.
+    """
     batch = [c for c in out if c in a and c in b]
     own_a, own_b = ([c for c in out if c in t and c not in batch] for t in (a, b))
     both = [c for c in a if c in b and c not in out]
+    if not both:
+        return _spread(a, out, x) * _spread(b, out, y)
     x = _arranged(x, a, batch, own_a, both)
     y = _arranged(y, b, batch, both, own_b)
     order = [*batch, *own_a, *own_b]
@@ -815,6 +843,13 @@ def _pair(a: str, b: str, out: str, x: Any, y: Any) -> Any:
     shape = [*x[1][: len(batch)], *x[1][len(batch) :][: len(own_a)]]
     shape += y[1][len(batch) + len(both) :]
     return f.permute(f.reshape(result, shape), [order.index(c) for c in out])
+
+
+def _spread(labels: str, out: str, x: Any) -> Any:
+    """The operand with an axis for each label of the result, of extent 1 without it."""
+    missing = tuple(i for i, c in enumerate(out) if c not in labels)
+    x = _single(labels, [c for c in out if c in labels], x)
+    return f.expand_dims(x, missing) if missing else x
 
 
 def _arranged(

@@ -387,7 +387,7 @@ def _flat(data: Any) -> tuple[tuple[int, ...], list[Any]]:
     """The shape of nested lists, and their numbers."""
     if isinstance(data, bool | int | float):
         return (), [data]
-    if not isinstance(data, list | tuple):
+    if not isinstance(data, list | tuple | range):
         raise TraceError.here(
             f"torch.tensor of a {type(data).__name__} in a traced function; pass the "
             "tensor as an argument, so that its values are not frozen into the program"
@@ -477,7 +477,7 @@ def _of_array(array: Any) -> Any:
 def _tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """PyTorch's `tensor` of a number, an array of NumPy's, or lists of these."""
     data, dtype = _pythons(data, dtype)
-    if isinstance(data, list | tuple):
+    if isinstance(data, list | tuple | range):
         return listed(data, dtype, device)
     return _scalar_tensor(data, dtype=dtype, device=device)
 

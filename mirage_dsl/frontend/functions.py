@@ -279,6 +279,10 @@ def _of_integers(
     if op.formats is Formats.INTEGERS and dtype.is_float:
         _refuse_floats(op)
     if dtype.is_integer:
+        if op in _WRAPPING and recorder.origin.library == "torch":
+            operands = [
+                _wrapped(o, dtype) if isinstance(o, Scalar) else o for o in operands
+            ]
         check_constants(op, dtype, operands)
     elif op.truth is Truth.COMPARES:
         operands = [
@@ -289,6 +293,21 @@ def _of_integers(
         # Of constants alone no operand says the format.
         found = recorder.cast(found, dtype)
     return Tensor.made(recorder, found, given)
+
+
+_WRAPPING = (
+    *(table.ADD, table.SUB, table.MUL),
+    *(table.BIT_AND, table.BIT_OR, table.BIT_XOR),
+)
+"""Operators whose lower bits depend on no others, and so not on how numbers wrap."""
+
+
+def _wrapped(number: Scalar, dtype: DType) -> Scalar:
+    """A number as PyTorch casts it to a format: -32 beside u8 is 224."""
+    if number.extents or not i64.holds(number.value):
+        return number
+    low = int(dtype.min)
+    return scalar((int(number.value) - low) % 2 ** (8 * dtype.itemsize) + low)
 
 
 def _in_format(

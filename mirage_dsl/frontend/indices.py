@@ -117,7 +117,7 @@ def _numbers_of(part: Any) -> Numbers | None:
     """The places or the mask that a part of an index is; None where it is none."""
     if isinstance(part, Tensor):
         return known(part) if part.ndim and is_condition(part) else None
-    if isinstance(part, list | range):
+    if isinstance(part, list | tuple | range):
         numbers = list(cast("Sequence[Any]", part))
         found = np.array(numbers, dtype=None if numbers else np.int64)
     elif is_array(part) and len(part.shape) and _is_watched(part):

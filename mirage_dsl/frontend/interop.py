@@ -91,11 +91,13 @@ from mirage_dsl.frontend.special import OF_EACH
 from mirage_dsl.frontend.tensor import (
     AS_STRIDED,
     LIKENESS,
+    NO_ASSERTIONS,
     NO_NESTED,
     NO_NUMBERS,
     NO_RANDOM,
     NOT_ALL_TRUE,
     OF_ALL_TRUE,
+    OF_ASSERTIONS,
     OF_NESTED,
     OF_NO_NUMBERS,
     RANDOM,
@@ -837,6 +839,7 @@ _WITH_ADVICE = (
     (OF_NO_NUMBERS, NO_NUMBERS),
     (RANDOM, NO_RANDOM),
     (OF_ALL_TRUE, NOT_ALL_TRUE),
+    (OF_ASSERTIONS, NO_ASSERTIONS),
     (OF_NESTED, NO_NESTED),
     (("as_strided",), AS_STRIDED),
 )

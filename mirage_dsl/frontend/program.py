@@ -117,6 +117,10 @@ class CrossedError(UnsupportedError):
         self.number = number
 
 
+class PartedError(UnsupportedError):
+    """An index along an axis that is of one dim to it, and of several elsewhere."""
+
+
 Axes = tuple[DimVars, ...]
 
 
@@ -677,9 +681,7 @@ class Branches:
             )
 
 
-_PARTED = UnsupportedError(
-    "an index of an axis that is split or made of several; index before reshaping"
-)
+_PARTED = "an index of an axis that is split or made of several; index before reshaping"
 
 _REGROUPED = (table.FLATTEN, table.UNFLATTEN)
 """Views that make one dim of several, or several of one."""
@@ -1274,7 +1276,7 @@ class Builder:
             elif kind in (AttributeKind.DIM, AttributeKind.NEW_DIM):
                 found[key], *others = self._dims_of((str(value),))
                 if others and node.op.kind is Kind.GATHER:
-                    raise UnsupportedError(_PARTED.message, node.location)
+                    raise PartedError(_PARTED, node.location)
             elif isinstance(value, AxisNames):
                 axes = (self._dims_of(axis) for axis in value.axes)
                 found[key] = AxisNames(tuple(axes))

@@ -104,6 +104,8 @@ class Recorder(ProgramRecord):
     where what is recorded cannot be traced again."""
     lines_apart: frozenset[str] = frozenset()
     """Lines of the user's, all of whose slices and concatenations share none."""
+    positions_apart: bool = False
+    """Whether positions that are gathered share no dim with the axis they count."""
     in_the_way: set[int] = field(default_factory=set[int], repr=False)
     """Slices and concatenations that others do not go with, which go on as if these
     could not be moved.  What was recorded is of no use if there are any: they are to
@@ -783,8 +785,10 @@ class Recorder(ProgramRecord):
         index = self._fit(index, plan)
         place = index.axes[axis : axis + 1] if along else index.axes
         made = (*x.axes[:axis], *place, *x.axes[axis + 1 :])
-        if x.value in self.positional and len(self.dims.resolve(x.axes[axis])) == 1:
-            value, (first,) = x.value, self.dims.resolve(x.axes[axis])
+        source = self.dims.resolve(x.axes[axis])
+        shared = x.value in self.positional and not self.positions_apart
+        if shared and len(source) == 1:
+            value, (first,) = x.value, source
         else:
             value, first = self._as_one(x, axis)
         own = self.dims.resolve(value.dims)

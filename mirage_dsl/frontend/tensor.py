@@ -442,6 +442,14 @@ NOT_ALL_TRUE = (
     "of torch.distributions, which asks for its arguments, pass validate_args=False"
 )
 
+OF_ASSERTIONS = ("assert_async", "functional_assert_async")
+"""Functions of PyTorch that end a program where values are not as they should be."""
+
+NO_ASSERTIONS = (
+    "kernels end at no values: ask it of the tensors outside of the function, before "
+    "the kernel is called, and leave it out of the function"
+)
+
 OF_NESTED = ("nested_tensor_from_mask", "nested_tensor_from_mask_left_aligned")
 """Functions by which PyTorch's encoders leave out what is padding."""
 

@@ -50,7 +50,13 @@ from mirage_dsl.frontend.drawn import DRAWN, Unread
 from mirage_dsl.frontend.functions import NoTensor
 from mirage_dsl.frontend.memory import Storage
 from mirage_dsl.frontend.operators import operator_of
-from mirage_dsl.frontend.program import Handle, TracedInput, build_graph, shape_text
+from mirage_dsl.frontend.program import (
+    Handle,
+    PartedError,
+    TracedInput,
+    build_graph,
+    shape_text,
+)
 from mirage_dsl.frontend.recorder import (
     RECORDING,
     Recorder,
@@ -157,13 +163,20 @@ def trace_call(
     _require_tensors(arguments, name, location_of_function(function))
     started = time.monotonic()
     apart, lines, traces = set[int](), set[str](), 0
+    parted = False
     while True:
         recorder = Recorder(origin=arguments.origin, apart=frozenset(apart))
+        recorder.positions_apart = parted
         if traces >= MOST_SINGLE:
             recorder.lines_apart = frozenset(lines)
         try:
             found = _traced(recorder, function, arguments, name, dynamic)
             return replace(found, seconds=time.monotonic() - started)
+        except PartedError:
+            if parted:
+                raise
+            parted = True
+            continue
         except (TraceAgainError, Exception):
             # What was raised may not be, once nothing is in the way.
             if not recorder.in_the_way:
@@ -215,7 +228,8 @@ def _traced(
     try:
         program = _settled(build_graph(name, recorder, inputs, outputs))
     except UnsupportedError as error:
-        raise UnsupportedError(error.message, error.location or location) from None
+        kind = PartedError if isinstance(error, PartedError) else UnsupportedError
+        raise kind(error.message, error.location or location) from None
     asked = strides if recorder.asked_strides else None
     return Trace(program, structure, asked, memories)
 

@@ -246,6 +246,30 @@ def test_numpy_arrays_as_pytorch(name: str) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+def negatives(x: Any) -> Any:
+    """Pairs of two views of a batch, but those of one with itself."""
+    own = torch.arange(8).view(-1, 1)
+    return x.repeat(2, 2) * torch.scatter(torch.ones(8, 8), 1, own, 0)
+
+
+REPEATED: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "positions": (negatives, [normal(4, 4)]),
+    "data": (
+        lambda x, i, v: x.index_fill(0, i, 2.5) * v.repeat(3, 1),
+        [X, INDEX, normal(4, 16)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_along_an_axis_of_which_others_make_several_dims(name: str) -> None:
+    function, tensors = REPEATED[name]
+    program, expected = traced(function, tensors), function(*tensors)
+    (found,) = TritonExecutable(program, interpret=True)(*tensors)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(mirage.kernel(function)(*tensors), expected)
+
+
 PLACED_BY_KERNELS = [
     "rows",
     "of columns",

@@ -124,6 +124,7 @@ LISTS: dict[str, Function] = {
     "rows": lambda x: (x[[0, 2]], x[[3, 1, 1]], x[[-1]], x[[-2, -1]]),
     "columns": lambda x: (x[:, [-1]], x[:, [0, -1]], x[..., [2, 3]], x[None, :, [5]]),
     "several": lambda x: (x[[0, 1], [2, 3]], x[[[0], [3]], [1, 4]]),
+    "tuples": lambda x: (x[(0, 2),], x[:, (0, -1)], x[(0, 1), (2, 3)]),
     "a range": lambda x: x[range(1, 3)],
     "truths": lambda x: x[[True, False, True, True]],
     "beside a tensor": lambda x: x[[0, 1, 3], x.argmax(1)[:3]],
@@ -136,6 +137,7 @@ LISTS: dict[str, Function] = {
     "is a copy": lambda x: _changed(x[[0, 1]]) + x[:2],
     "numbers": lambda x: x * torch.tensor([0.5, -1, 2, 2, 2, 7]),
     "nested": lambda x: x[:2, :3] + torch.tensor([[1, 2, 3], [4, 5, 6]]),
+    "ranges": lambda x: (x * torch.tensor(range(6)), x.new_tensor(range(9, 3, -1)) + x),
     "truths as a mask": lambda x: (
         torch.tensor([[True], [False], [True], [True]]) & (x > 0)
     ),
@@ -169,6 +171,7 @@ def test_writes_at_lists() -> None:
         y[[1, 2]] = y[[2, 1]]
         y[[True, False, False, True]] *= 3
         y[[3, 0]] = x[:2]
+        y[(0, 1), 3:5] += 2
         return y, view
 
     torch.testing.assert_close(mirage.kernel(function)(X), function(X))
@@ -192,6 +195,7 @@ def test_lists_that_are_refused() -> None:
         (lambda x: x[:, [5, 6]], "index 6 of axis 1"),
         (lambda x: x[..., None, [-7, 0]], "index -7 of axis 1"),
         (lambda x: x[[0, 4], [1, 1]], "index 4 of axis 0"),
+        (lambda x: x[:, (1, 6)], "index 6 of axis 1"),
         (lambda x: x.clone().__setitem__([3, 4], 0.0), "index 4 of axis 0"),
         (lambda x: x[[True, False, False, False, True]], "index 4 of axis 0"),
         (lambda x: x.gather(1, torch.full((4, 1), -1)), "count from the front"),

@@ -73,7 +73,19 @@ TORCH: dict[str, Function] = {
         torch.logical_not(a),
         (a > 0).sum(1),
     ),
+    "numbers beyond them": lambda a: (
+        *(a + 300, a - 70000, -3 - a, a * -2, a * 2**33),
+        *(a & -32, a | -2, 200 ^ a, torch.add(a, 7, alpha=-50)),
+        (a + 300) // 3 > 5,
+    ),
     "rank 0": lambda a, b: (a + b[0, 0], a[0, 0] * 2.0),
+    "einsum": lambda a, b: (
+        torch.einsum("ij,k->ijk", a, b[0]),
+        torch.einsum("ij,k->i", a, b[0]),
+        torch.einsum("ij,ij->ji", a, b.half()),
+        torch.einsum("i,ij,j->ij", a[:, 0] > 0, a, b[0].float()),
+        torch.einsum("ij->j", a),
+    ),
     "joined": lambda a, b: (torch.cat([a, b]), torch.stack([a, b], 1)),
 }
 NUMPY: dict[str, Function] = {
@@ -83,6 +95,14 @@ NUMPY: dict[str, Function] = {
     "rests": lambda a, b: (np.fmod(a, b), a % np.int64(3), a // np.int32(3)),
     "whole numbers": lambda a: (np.floor(a), np.round(a, 1), np.trunc(a), np.rint(a)),
     "powers": lambda a, b: (a**3, b**2.0),
+    "einsum": lambda a, b: (
+        np.einsum("ij->i", a),
+        np.einsum("ij,k->ik", a, b[0]),
+        np.einsum("ij,k->i", a, b[0]),
+        np.einsum("ij,ij->ji", a, b.astype(np.float16)),
+        np.einsum("ij,k->i", a > 0, b[0] > 3),
+        np.einsum("ij->j", a > 0),
+    ),
     "conversions": lambda a: (a.astype(np.float32), a.astype(np.int8), a + 0.5),
     "conditions": lambda a, b: (np.where(a > b, a, b), (a > b).sum(), (a > b) + a),
 }
@@ -214,7 +234,7 @@ def test_numpys_own_floats_simply_work() -> None:
 REFUSED: dict[str, Function] = {
     "a product": lambda a: a @ a.T,
     "a mean": lambda a: a.float().sum() + torch.mean(a),
-    "a number beyond the format": lambda a: a + 300,
+    "a number beyond the format": lambda a: a > 300,
     "bits of floats": lambda a: torch.bitwise_and(a.float(), a.float()),
     "softmax": lambda a: torch.softmax(a, 1),
 }

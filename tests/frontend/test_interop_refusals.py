@@ -46,6 +46,14 @@ def test_unknown_functions_suggest_a_known_one() -> None:
     assert "did you mean" in failure(lambda x: torch.lu(x), MirageError)
 
 
+def test_assertions_are_to_be_left_out() -> None:
+    def checked(x: Any) -> Any:
+        torch._assert_async((x > 0).all(), "below 0")
+        return x + 1
+
+    assert "leave it out of the function" in failure(checked, UnsupportedError)
+
+
 def test_methods_that_are_found_by_name_are_hints_and_attributes() -> None:
     message = failure(lambda x: x.leaky_rel(), TraceError)
     assert "did you mean .leaky_relu?" in message

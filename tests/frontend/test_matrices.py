@@ -104,6 +104,12 @@ def test_functions_of_torch(name: str) -> None:
     same(TORCH[name], X, Y, Z)
 
 
+@pytest.mark.filterwarnings("ignore:torch.meshgrid")
+def test_a_meshgrid_of_which_the_order_is_not_said() -> None:
+    same(lambda x, y: torch.meshgrid(x[0], y[:, 0]), X, Y)
+    same(lambda x, y: torch.meshgrid([x[0], y[:, 0]]), X, Y)
+
+
 NUMPY: dict[str, Function] = {
     "diagonal": lambda x: np.diagonal(x) + np.trace(x),
     "tensordot": lambda x: np.tensordot(x, x, axes=([1], [1])) + np.inner(x, x),
