@@ -408,13 +408,14 @@ class _Walk:
         function: The function.
         kernel: The class of kernels, which are looked into like functions.
         named: What the code named in the look before.
-        slots: Places of parameters and buffers that are arguments.
+        slots: Places of a module's tensors that are arguments.
     """
 
     def __init__(
         self, function: object, kernel: type, named: _Named, slots: Sequence[Slot]
     ) -> None:
         self._holders = {id(slot.holder) for slot in slots}
+        self._given = {(id(slot.holder), slot.key) for slot in slots}
         self._slots: dict[int, list[Slot]] = {}
         for slot in slots:
             self._slots.setdefault(id(slot.tensor), []).append(slot)
@@ -818,6 +819,9 @@ class _Walk:
             self._compare(space, "#", space.__len__, len(space))
         parts: list[tuple[str, object]] = []
         for name in sorted(names):
+            if (id(space), name) in self._given:
+                parts.append((name, ()))
+                continue
             read = _reader(value, space, name)
             at = f"{path}.{name}", depth + 1
             parts.append((name, self._edge(value, name, read, at)))

@@ -65,7 +65,7 @@ from mirage_dsl.ir.evaluate import numpy_dtype
 from mirage_dsl.ir.graph import KernelGraph
 
 STATE = "*state"
-"""What parameters and buffers are called among the arguments by parameter."""
+"""What a module's tensors are called among the arguments by parameter."""
 
 _HELD = ("_parameters", "_buffers")
 _OWN = (*_HELD, "_modules")
@@ -79,10 +79,10 @@ def is_module(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a module has a parameter or a buffer.
+    """Where a module has a parameter, a buffer, or a tensor that is neither.
 
     Attributes:
-        name: As in its `state_dict`.
+        name: As in its `state_dict`, or as it would be there.
         holder: The dict of the module, or of one in it, that has it.
         key: Its key there.
     """
@@ -149,11 +149,15 @@ class ModuleFunction:
         return ModuleFunction, (self.module, self._function)
 
     def slots(self) -> list[Slot]:
-        """All places of parameters and buffers, as `state_dict` orders them."""
+        """All places of tensors: parameters and buffers, as `state_dict` orders them.
+
+        And behind them attributes that are tensors, where the others lie on their
+        device: what a module keeps on another one its code copies, if it reads it.
+        """
         return list(_slots(self.module))
 
     def tensors(self) -> dict[str, Any]:
-        """Parameters and buffers by their first name; one that is tied is there once.
+        """All tensors by their first name; one that is tied is there once.
 
         Raises:
             TraceError: One has no shape yet.
@@ -185,12 +189,29 @@ class ModuleFunction:
 
 
 def _slots(module: Any) -> Iterator[Slot]:
+    devices: set[Any] = set()
     for path, layer in module.named_modules():
         prefix = f"{path}." if path else ""
         for held in _HELD:
             holder: dict[str, Any] = vars(layer)[held]
-            for key in holder:
+            for key, tensor in holder.items():
+                devices.add(getattr(tensor, "device", None))
                 yield Slot(prefix + key, holder, key)
+    devices.discard(None)
+    for path, layer in module.named_modules():
+        prefix = f"{path}." if path else ""
+        space = vars(layer)
+        for key, value in space.items():
+            if _is_plain_tensor(value) and {value.device} >= devices:
+                yield Slot(prefix + key, space, key)
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    """Whether an attribute that is neither parameter nor buffer may be an argument."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor or value.is_nested:
+        return False
+    return value.layout is torch.strided and not value.is_meta
 
 
 def _refuse_script(layer: Any, path: str) -> None:

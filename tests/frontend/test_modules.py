@@ -563,6 +563,50 @@ def test_what_is_changed_is_seen() -> None:
     check()
 
 
+class Plain(nn.Module):
+    """Tensors in attributes that are neither parameters nor buffers."""
+
+    def __init__(self, *, holds: bool = True) -> None:
+        super().__init__()
+        self.angles = torch.polar(torch.ones(8), torch.linspace(0, 1, 8))
+        self.causal: Any = torch.ones(16, 16).tril() == 1
+        self.unread: Any = torch.ones(3, device="meta")
+        if holds:
+            self.scale = nn.Parameter(torch.randn(16))
+
+    def forward(self, x: Any) -> Any:
+        pairs = torch.view_as_complex(x.reshape(-1, 8, 2)) * self.angles
+        turned = torch.view_as_real(pairs).flatten(1)
+        scores = turned @ turned.T
+        if self.causal is not None:
+            scores = scores.masked_fill(~self.causal, 0.0)
+        return scores
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_attributes_that_are_tensors_are_arguments(holds: bool) -> None:
+    module = Plain(holds=holds)
+    kernel = mirage.kernel(effort="none")(module)
+    x = torch.randn(16, 16)
+
+    def check(traces: int) -> None:
+        for _ in range(2):
+            assert_like(kernel(x), module(x))
+        assert len(kernel._bound) == traces
+
+    check(1)
+    module.causal = ~module.causal
+    check(1)
+    module.angles.mul_(2)
+    check(1)
+    module.causal = module.causal[:1]
+    check(2)
+    module.causal = None
+    check(3)
+    module.unread = torch.sparse_coo_tensor([[0]], [1.0], (3,), check_invariants=True)
+    check(3)
+
+
 def test_hooks_of_all_modules_are_seen() -> None:
     layer = nn.Sequential(nn.Linear(16, 4))
     kernel = mirage.kernel(effort="none")(layer)
