@@ -71,6 +71,10 @@ _HELD = ("_parameters", "_buffers")
 _OWN = (*_HELD, "_modules")
 
 
+_FEW = 64
+"""Attributes with more items are not looked through for tensors."""
+
+
 def is_module(value: object) -> bool:
     """Whether a value is a module of PyTorch (without importing it)."""
     torch = sys.modules.get("torch")
@@ -83,13 +87,14 @@ class Slot:
 
     Attributes:
         name: As in its `state_dict`, or as it would be there.
-        holder: The dict of the module, or of one in it, that has it.
-        key: Its key there.
+        holder: What has it: a dict of the module, or of one in it; a list or dict
+            that is an attribute.
+        key: Its key or its number there.
     """
 
     name: str
-    holder: dict[str, Any]
-    key: str
+    holder: Any
+    key: Any
 
     @property
     def tensor(self) -> Any:
@@ -151,8 +156,9 @@ class ModuleFunction:
     def slots(self) -> list[Slot]:
         """All places of tensors: parameters and buffers, as `state_dict` orders them.
 
-        And behind them attributes that are tensors, where the others lie on their
-        device: what a module keeps on another one its code copies, if it reads it.
+        And behind them attributes that are tensors, or lists and dicts of these, where
+        the others lie on their device: what a module keeps on another one its code
+        copies, if it reads it.
         """
         return list(_slots(self.module))
 
@@ -200,10 +206,26 @@ def _slots(module: Any) -> Iterator[Slot]:
     devices.discard(None)
     for path, layer in module.named_modules():
         prefix = f"{path}." if path else ""
-        space = vars(layer)
-        for key, value in space.items():
+        for name, holder, key in _attributes(vars(layer)):
+            value = holder[key]
             if _is_plain_tensor(value) and {value.device} >= devices:
-                yield Slot(prefix + key, space, key)
+                yield Slot(prefix + name, holder, key)
+
+
+def _attributes(space: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The attributes of a module, and what lists and dicts in them hold.
+
+    With the name of each, and where it is.
+    """
+    for name, value in space.items():
+        if name in _OWN:
+            continue
+        yield name, space, name
+        if type(value) not in (dict, list) or len(value) > _FEW:
+            continue
+        for key in list(value) if type(value) is dict else range(len(value)):
+            if type(key) in (str, int):
+                yield f"{name}.{key}", value, key
 
 
 def _is_plain_tensor(value: Any) -> bool:

@@ -607,6 +607,53 @@ def test_attributes_that_are_tensors_are_arguments(holds: bool) -> None:
     check(3)
 
 
+class Caching(nn.Module):
+    """What it has computed once it keeps by device, and more in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(16))
+        self.cache: dict[str, Any] = {}
+        self.held = [torch.ones(16), torch.arange(16.0), 3]
+
+    def forward(self, x: Any) -> Any:
+        key = str(x.device)
+        if key not in self.cache:
+            self.cache[key] = self.scale * 2
+        return x * self.held[0] + self.held[1] * self.held[2] + self.cache[key]
+
+
+def test_lists_and_dicts_of_tensors_hold_arguments() -> None:
+    module, x = Caching(), torch.randn(4, 16)
+    with pytest.raises(TraceError, match="sets cache while it runs"):
+        mirage.kernel(effort="none")(module)(x)
+    module(x)
+    kernel = mirage.kernel(effort="none")(module)
+
+    def check() -> None:
+        for _ in range(2):
+            assert_like(kernel(x), module(x))
+
+    check()
+    module.held[1].mul_(2)
+    check()
+    assert len(kernel._bound) == 1
+    module.cache = {str(x.device): torch.zeros(16)}
+    check()
+    module.held[0] = torch.randn(16)
+    check()
+    module.held[0], module.held[1] = module.held[1], module.held[0]
+    check()
+    module.held[2] = 5
+    check()
+    module.held = [torch.randn(16), *module.held[1:]]
+    check()
+    module.held.append(torch.ones(3))
+    check()
+    module.held[0] = module.held[1]
+    check()
+
+
 def test_hooks_of_all_modules_are_seen() -> None:
     layer = nn.Sequential(nn.Linear(16, 4))
     kernel = mirage.kernel(effort="none")(layer)
