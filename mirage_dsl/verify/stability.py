@@ -16,8 +16,9 @@ Each family is taken at a few scales and at about the largest one that the progr
 survives: it is finite and about right there, and not by luck after an overflow.
 
 PyTorch runs some operators as one call, as those of a norm, which keeps in f32 what
-they would store.  A candidate has to be right as well where only that call is: at the
-largest scale of those, however much its program errs at smaller ones.
+they would store.  Where only that call is about right, at the largest scale of those, a
+candidate has to be about right as well; how much it errs is seen where the operators
+are.
 
 **Where operators jump**, a candidate has to jump where its program does.
 
@@ -752,7 +753,7 @@ def _tried(
     exact = _outputs(program, program, inputs)
     least = [_least(r, v, model) for r, v in zip(program.returns, exact, strict=True)]
     inputs, exact = ([v[:-1] for v in values] for values in (inputs, exact))
-    return _judged(program, asked, inputs, exact, least, model)
+    return _judged(program, asked, inputs, exact, least, model, calls=True)
 
 
 def _judged(
@@ -762,10 +763,12 @@ def _judged(
     exact: list[Array],
     least: list[float],
     model: _Model,
+    *,
+    calls: bool,
 ) -> _Tried:
-    """Runs, and which of them the program survives."""
+    """Runs, and which of them the program survives, also by its calls alone."""
     look()
-    errors, called = _program_errors(program, inputs, exact, least, model)
+    errors, called = _program_errors(program, inputs, exact, least, model, calls=calls)
     right = [max(e) <= model.survived for e in errors]
     survived = [r and not c for r, c in zip(right, called, strict=True)]
     called = [r and c for r, c in zip(right, called, strict=True)]
@@ -782,7 +785,7 @@ def _tried_also(
     """The program at more scales."""
     inputs = _drawn(program, families, asked, model)
     exact = _outputs(program, program, inputs)
-    return _judged(program, asked, inputs, exact, tried.least, model)
+    return _judged(program, asked, inputs, exact, tried.least, model, calls=False)
 
 
 def _to_the_edge(
@@ -908,7 +911,9 @@ def _runs_beside(program: ir.KernelGraph, seed: int) -> list[_Runs]:
             for i, v in zip(program.inputs, runs.inputs, strict=True)
         ]
         exact = _outputs(program, program, inputs)
-        errors, _ = _program_errors(program, inputs, exact, runs.least, _EXECUTED)
+        errors, _ = _program_errors(
+            program, inputs, exact, runs.least, _EXECUTED, calls=True
+        )
         found.append(replace(runs, inputs=inputs, exact=exact, allowed=errors))
     return found
 
@@ -953,19 +958,21 @@ def _program_errors(
     exact: list[Array],
     least: list[float],
     model: _Model,
+    *,
+    calls: bool,
 ) -> tuple[list[list[float]], list[bool]]:
     """The error of each output, by run, and whether it is that of calls.
 
     It is where the program does not survive by operators that store what they make, and
     infinite where a run says nothing either way.  What calls do not round, a candidate
-    may.
+    may; and it errs otherwise where an error decides between elements.
     """
     found = _errors_within(
         program, inputs, exact, least, (model.domain, model.unbounded)
     )
     called = [False for _ in found]
     rest = [at for at, errors in enumerate(found) if max(errors) > model.survived]
-    if not rest or not (model.stored and inside_calls(program)):
+    if not (rest and calls and model.stored and inside_calls(program)):
         return found, called
     inputs, exact = ([v[rest] for v in a] for a in (inputs, exact))
     unbounded = replace(model.unbounded, as_calls=True)
@@ -974,7 +981,8 @@ def _program_errors(
     with np.errstate(all="ignore"):
         both = _largest(own, _errors(rounded, exact, least))
     for at, errors in zip(rest, both, strict=True):
-        found[at], called[at] = errors, True
+        found[at] = [max(e, model.survived / ALLOWED_RATIO) for e in errors]
+        called[at] = True
     return found, called
 
 

@@ -53,11 +53,16 @@ def softmax(p: Program, x: str, over: str) -> str:
     return p.apply("div", e, p.apply("sum", e, over=over))
 
 
-def decode() -> KernelGraph:
-    """Attention of a few queries over many keys, with a safe softmax."""
+def decode(*, capped: bool = False) -> KernelGraph:
+    """Attention of a few queries over many keys, with a safe softmax.
+
+    Args:
+        capped: Its logits have a bound; so it is no one call of PyTorch's.
+    """
     p = Program("decode", {"z": 1, "s": 16, "d": 128, "n": 8192, "e": 128})
     q, k, v = p.input("q", "z s d"), p.input("k", "z d n"), p.input("v", "z n e")
     x = p.apply("mul", p.matmul(q, k, "d"), Scalar(Fraction(1, 8)))
+    x = p.apply("tanh", x) if capped else x
     return p.returns(p.matmul(softmax(p, x, "n"), v, "n"))
 
 
