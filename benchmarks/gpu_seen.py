@@ -5,12 +5,12 @@
 Runs the tests that need a GPU, those of the backends (which run on it too where there
 is one), every example, and a short sample of the benchmark.  Tests of the backends take
 what estimates choose, so that no clock decides what they run; those that need a GPU
-tune.  Examples and tests of the backends run side by side.  If all of it is right, the
-commit and what ran it are written to `benchmarks/results/gpu_seen.txt`: code that runs
-on a GPU is done when a GPU ran that commit.
+tune.  Examples and tests of the backends run side by side.  The commit, what ran it and
+how each step went are written to `benchmarks/results/gpu_seen.txt`: code that runs on a
+GPU is done when a GPU ran that commit, and all of it was right.
 
-Exit code 0: all is right, and written down; 1: something is wrong; 2: there is no GPU,
-or what lies here is no commit.
+Exit code 0: all is right; 1: something is wrong, and which step is written down; 2:
+there is no GPU, or what lies here is no commit.
 """
 
 from __future__ import annotations
@@ -69,13 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for code, line in pool.map(_run, steps.items()):
                     lines.append(line)
                     wrong += code != 0
-    if wrong:
-        print("\n".join(lines))
-        print(f"{wrong} steps went wrong; {SEEN.name} is as it was")
-        return 1
+    lines.append(f"{wrong} steps went wrong" if wrong else "all is right")
     SEEN.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(SEEN.read_text(encoding="utf-8"))
-    return 0
+    return bool(wrong)
 
 
 def _run(step: tuple[str, list[str]]) -> tuple[int, str]:
