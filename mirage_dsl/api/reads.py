@@ -820,6 +820,9 @@ class _Walk:
         parts: list[tuple[str, object]] = []
         for name in sorted(names):
             if (id(space), name) in self._given:
+                # An argument, as long as it is a tensor.
+                kept = partial(_kind_at, space, name)
+                self._compare(space, name, kept, kept())
                 parts.append((name, ()))
                 continue
             read = _reader(value, space, name)
@@ -1023,6 +1026,10 @@ def _space_of(value: object) -> dict[str, Any]:
         return get.__getattribute__(value, "__dict__")
     except AttributeError:
         return {}
+
+
+def _kind_at(space: Mapping[str, object], name: str) -> type[object]:
+    return type(space.get(name, _GONE))
 
 
 def _reader(value: Any, space: dict[str, Any], name: str) -> Callable[[], Any]:

@@ -603,11 +603,15 @@ def test_attributes_that_are_tensors_are_arguments(holds: bool) -> None:
     check(2)
     module.causal = None
     check(3)
+    module.causal = module.scale.detach()[0] > 9 if holds else torch.tensor(False)
+    check(4)
+    module.causal = None
+    check(4)
     # One of strides, which is read nowhere, is one more argument.
     module.unread = torch.ones(3)
-    check(4)
+    check(5)
     module.unread = torch.ones(3, device="meta")
-    check(4)
+    check(5)
 
 
 class Caching(nn.Module):
