@@ -601,12 +601,13 @@ def operator(name: str) -> BothWays:
 
 def _product(x: Any, other: Any) -> Any:
     """`x @ other`; PyTorch's tensors are of one dtype, where specs are of any."""
+    origin = (x if isinstance(x, Tensor) else other).recorder.origin
+    if origin.library != "torch" or origin.of_specs:
+        return call("matmul", x, other)
     from mirage_dsl.frontend.interop import called, torch_method
 
-    origin = (x if isinstance(x, Tensor) else other).recorder.origin
     checked = torch_method("matmul")
-    if origin.library != "torch" or origin.of_specs or checked is None:
-        return call("matmul", x, other)
+    assert checked is not None
     return called("the method matmul", checked, x, other)
 
 
