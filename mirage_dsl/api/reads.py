@@ -757,7 +757,7 @@ class _Walk:
         slots = [s for s in self._slots.get(id(tensor), ()) if s.is_argument]
         for slot in slots:
             # As long as it is there, it is an argument, whatever its values.
-            read = partial(slot.holder.get, slot.key, _GONE)
+            read = partial(_held_at, slot.holder, slot.key)
             if not self._compare(slot.holder, slot.key, read, tensor):
                 return self._opaque(tensor, path, f"{MAX_READS} things are watched")
         if slots:
@@ -1028,8 +1028,16 @@ def _space_of(value: object) -> dict[str, Any]:
         return {}
 
 
-def _kind_at(space: Mapping[str, object], name: str) -> type[object]:
-    return type(space.get(name, _GONE))
+def _held_at(holder: Any, key: Any) -> object:
+    """What a dict or a list has at a place."""
+    try:
+        return holder[key]
+    except (KeyError, IndexError):
+        return _GONE
+
+
+def _kind_at(holder: Any, key: Any) -> type[object]:
+    return type(_held_at(holder, key))
 
 
 def _reader(value: Any, space: dict[str, Any], name: str) -> Callable[[], Any]:
@@ -1077,7 +1085,7 @@ class Reads:
     Args:
         function: The function.
         kernel: The class of kernels, which are looked into like functions.
-        slots: Places of parameters and buffers that are arguments.
+        slots: Places of a module's tensors that are arguments.
     """
 
     def __init__(

@@ -70,7 +70,6 @@ STATE = "*state"
 _HELD = ("_parameters", "_buffers")
 _OWN = (*_HELD, "_modules")
 
-
 _FEW = 64
 """Attributes with more items are not looked through for tensors."""
 
@@ -196,16 +195,17 @@ class ModuleFunction:
 
 def _slots(module: Any) -> Iterator[Slot]:
     devices: set[Any] = set()
-    for path, layer in module.named_modules():
-        prefix = f"{path}." if path else ""
+    layers = [
+        (f"{path}." * bool(path), layer) for path, layer in module.named_modules()
+    ]
+    for prefix, layer in layers:
         for held in _HELD:
             holder: dict[str, Any] = vars(layer)[held]
             for key, tensor in holder.items():
                 devices.add(getattr(tensor, "device", None))
                 yield Slot(prefix + key, holder, key)
     devices.discard(None)
-    for path, layer in module.named_modules():
-        prefix = f"{path}." if path else ""
+    for prefix, layer in layers:
         for name, holder, key in _attributes(vars(layer)):
             value = holder[key]
             if _is_plain_tensor(value) and {value.device} >= devices:

@@ -164,12 +164,15 @@ def _extreme(sign: float, function: Callable[..., Any]) -> Callable[..., Any]:
 def _var(
     x: Selected,
     axes: Axes,
-    unbiased: bool | None = None,
+    unbiased: Any = None,
     correction: Any = None,
     ddof: Any = None,
 ) -> Any:
     """Of a sample, as PyTorch's, or of the population, as NumPy's."""
     if not x.whole.handle.value.dtype.is_float:
+        x.refuse()
+    if not isinstance(unbiased, bool | None):
+        # The second argument of NumPy's is another one.
         x.refuse()
     less: Any = int(x.mask.recorder.origin.library != "numpy")
     for told in (unbiased, correction, ddof):
@@ -194,7 +197,11 @@ def _std(x: Selected, axes: Axes, **options: Any) -> Any:
 
 
 def _norm(x: Selected, axes: Axes, p: Any = "fro") -> Any:
-    if not (p in ("fro", None) or (isinstance(p, int | float) and p >= 0)):
+    usual = p in ("fro", None)
+    if not usual and not (isinstance(p, int | float) and p >= 0):
+        x.refuse()
+    if not usual and x.rank and x.mask.recorder.origin.library == "numpy":
+        # NumPy's is that of a matrix then.
         x.refuse()
     return torch_functions.norm(_filled(x, 0), p, axes)
 

@@ -165,8 +165,9 @@ def trace_call(
     apart, lines, traces = set[int](), set[str](), 0
     parted = False
     while True:
-        recorder = Recorder(origin=arguments.origin, apart=frozenset(apart))
-        recorder.positions_apart = parted
+        recorder = Recorder(
+            origin=arguments.origin, apart=frozenset(apart), positions_apart=parted
+        )
         if traces >= MOST_SINGLE:
             recorder.lines_apart = frozenset(lines)
         try:

@@ -972,7 +972,8 @@ def _program_errors(
     )
     called = [False for _ in found]
     rest = [at for at, errors in enumerate(found) if max(errors) > model.survived]
-    if not (rest and calls and model.stored and inside_calls(program)):
+    calls = calls and model.as_calls != model.domain
+    if not (rest and calls and inside_calls(program)):
         return found, called
     inputs, exact = ([v[rest] for v in a] for a in (inputs, exact))
     unbounded = replace(model.unbounded, as_calls=True)

@@ -644,13 +644,14 @@ def test_lists_and_dicts_of_tensors_hold_arguments() -> None:
     check()
     module.held[1].mul_(2)
     check()
-    assert len(kernel._bound) == 1
     module.cache = {str(x.device): torch.zeros(16)}
     check()
     module.held[0] = torch.randn(16)
     check()
     module.held[0], module.held[1] = module.held[1], module.held[0]
     check()
+    assert len(kernel._bound) == 1
+    assert all(read.watched for read in kernel.reads)
     module.held[2] = 5
     check()
     module.held = [torch.randn(16), *module.held[1:]]

@@ -155,6 +155,14 @@ def stored(function: Function) -> Function:
 
 
 REFUSED: dict[str, tuple[Function, list[Any]]] = {
+    "a norm of a matrix": (
+        lambda x, m: np.linalg.norm(x[m], 1),
+        [X.numpy(), ROWS.numpy()],
+    ),
+    "a spread in a format": (
+        lambda x, m: np.std(x[m], None, np.float64),
+        [X.numpy(), MASK.numpy()],
+    ),
     "a branch": (lambda x, m: x if x[m] else -x, [X, MASK]),
     "how many": (lambda x, m: x * len(x[m]), [X, MASK]),
     "another mask": (lambda x, m: x * (x[m] == x[x > 0]).sum(), [X, MASK]),
