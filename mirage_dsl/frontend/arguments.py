@@ -206,34 +206,33 @@ def _slots(module: Any) -> Iterator[Slot]:
                 yield Slot(prefix + key, holder, key)
     devices.discard(None)
     for prefix, layer in layers:
-        for name, holder, key in _attributes(vars(layer)):
-            value = holder[key]
-            if _is_plain_tensor(value) and {value.device} >= devices:
+        for name, holder, key in _plain_tensors(vars(layer)):
+            if {holder[key].device} >= devices:
                 yield Slot(prefix + name, holder, key)
 
 
-def _attributes(space: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The attributes of a module, and what lists and dicts in them hold.
+def _plain_tensors(space: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Attributes of a module, and items of lists and dicts in them, that are tensors.
 
-    With the name of each, and where it is.
+    With the name of each, and where it is.  Parameters and buffers are none of them.
     """
+    kind: Any = sys.modules["torch"].Tensor
     for name, value in space.items():
-        if name in _OWN:
-            continue
-        yield name, space, name
-        if type(value) not in (dict, list) or len(value) > _FEW:
-            continue
-        for key in list(value) if type(value) is dict else range(len(value)):
-            if type(key) in (str, int):
-                yield f"{name}.{key}", value, key
+        if type(value) is kind and _may_be_given(value):
+            yield name, space, name
+        elif type(value) in (dict, list) and name not in _OWN and len(value) <= _FEW:
+            items = value.items() if type(value) is dict else enumerate(value)
+            for key, item in items:
+                plain = type(item) is kind and type(key) in (str, int)
+                if plain and _may_be_given(item):
+                    yield f"{name}.{key}", value, key
 
 
-def _is_plain_tensor(value: Any) -> bool:
-    """Whether an attribute that is neither parameter nor buffer may be an argument."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or type(value) is not torch.Tensor or value.is_nested:
-        return False
-    return value.layout is torch.strided and not value.is_meta
+def _may_be_given(tensor: Any) -> bool:
+    """Whether a tensor is of strides and has data, as arguments are."""
+    torch: Any = sys.modules["torch"]
+    plain = tensor.layout is torch.strided and not tensor.is_nested
+    return plain and not tensor.is_meta
 
 
 def _refuse_script(layer: Any, path: str) -> None:
