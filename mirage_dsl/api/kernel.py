@@ -80,6 +80,7 @@ from mirage_dsl.frontend.arguments import (
     refuse_modes,
     same_containers,
     strides_of,
+    tensors_named,
     to_pairs,
 )
 from mirage_dsl.frontend.functions import NoTensor, call_by_reference, evaluate_trace
@@ -129,6 +130,7 @@ class Options:
         mugraph: A pinned μGraph in place of a search.
         dynamic: Annotated dims that stay symbolic.
         overlap: Whether kernels may start before what is ahead of them has ended.
+        constant: Arguments that this does not write, by name.
         backend: What runs it, by name.
     """
 
@@ -138,6 +140,7 @@ class Options:
     mugraph: KernelGraph | None = None
     dynamic: tuple[str, ...] = ()
     overlap: bool = False
+    constant: tuple[str, ...] = ()
     backend: str = DEFAULT_BACKEND
 
     def __deepcopy__(self, _: object) -> Options:
@@ -187,8 +190,10 @@ class BoundKernel:
         specs: Sequence[TensorSpec],
         options: Options,
         on_change: Callable[[], None],
+        constant: AbstractSet[str] = frozenset(),
     ) -> None:
         self._on_change = on_change
+        self._constant = constant
         self.trace = trace
         self._options = options
         self._result: SearchResult | None = None
@@ -237,8 +242,10 @@ class BoundKernel:
             self.search()
 
     def _set(self, mugraph: KernelGraph) -> None:
-        early, before = self._options.overlap, self._chosen
-        self._chosen = launched_early(mugraph, first=True) if early else mugraph
+        before, self._chosen = self._chosen, mugraph
+        if self._options.overlap:
+            constant = self._constant
+            self._chosen = launched_early(mugraph, first=True, constant=constant)
         self._searched, self._executables = False, None
         if before is not None:
             self._on_change()
@@ -340,6 +347,7 @@ class BoundKernel:
             program,
             untold,
             overlap=given.overlap,
+            constant=self._constant,
             backend=given.backend,
             spent=self.trace.seconds,
         )
@@ -1346,7 +1354,8 @@ class Kernel:
                 specs = found.specs
                 if dynamic:
                     specs = typical(trace.program, found, arguments)
-                bound = BoundKernel(trace, specs, options, self._calls.forget)
+                constant = tensors_named(arguments, options.constant, self._name)
+                bound = BoundKernel(trace, specs, options, self._calls.forget, constant)
             # Where the trace has changed what it reads, it serves this call alone.
             key = bound if reads.changed() else self._look().key
             self._bound[*given, key] = bound
@@ -1430,6 +1439,7 @@ def kernel(
     mugraph: KernelGraph | str | None = None,
     dynamic: Collection[str] = (),
     overlap: bool = False,
+    constant: Collection[str] = (),
 ) -> Callable[[Function], Kernel]: ...
 def kernel(
     function: Function | None = None,
@@ -1441,6 +1451,7 @@ def kernel(
     mugraph: KernelGraph | str | None = None,
     dynamic: Collection[str] = (),
     overlap: bool = False,
+    constant: Collection[str] = (),
 ) -> Kernel | Callable[[Function], Kernel]:
     """Make a kernel of a function on tensors; bare or with settings.
 
@@ -1461,6 +1472,11 @@ def kernel(
         overlap: Let the first kernel of a call start before the kernel ahead of it in
             the stream has ended (programmatic dependent launch): it waits there before
             it reads or writes.  Of use where calls follow each other, as in a model.
+        constant: Arguments that the kernel ahead in the stream never writes, such as
+            weights; `parameters` stands for what a module has itself.  With `overlap`,
+            kernels may read them before they wait.  That it is so is your promise:
+            change them when the stream is idle, or a kernel that reads none of them
+            has run since.
 
     Raises:
         TraceError: It is no function that returns tensors.
@@ -1474,13 +1490,15 @@ def kernel(
         from mirage_dsl.ir.text.parser import graph_of
 
         pinned = graph_of(mugraph)
-    names: tuple[Any, ...] = (dynamic,) if isinstance(dynamic, str) else (*dynamic,)
-    if not all(isinstance(name, str) for name in names):
+    names = _names("dynamic", dynamic, "annotated dims")
+    fixed = _names("constant", constant, "arguments")
+    if fixed and not overlap:
         raise UnsupportedError.here(
-            f"dynamic={dynamic!r}; expected names of annotated dims"
+            f"constant={constant!r} without overlap=True; kernels that do not start "
+            "early have no use for it"
         )
     options = Options(
-        effort, budget_seconds, dict(config or {}), pinned, names, overlap
+        effort, budget_seconds, dict(config or {}), pinned, names, overlap, fixed
     )
     if function is None:
 
@@ -1491,6 +1509,14 @@ def kernel(
         return decorate
     require_traceable(function)
     return Kernel(_of_module(function), options)
+
+
+def _names(setting: str, given: Collection[str], of: str) -> tuple[str, ...]:
+    """The names that a setting has; one alone may stand there as it is."""
+    names: tuple[Any, ...] = (given,) if isinstance(given, str) else (*given,)
+    if not all(isinstance(name, str) for name in names):
+        raise UnsupportedError.here(f"{setting}={given!r}; expected names of {of}")
+    return names
 
 
 def _of_module(function: Function) -> Function:

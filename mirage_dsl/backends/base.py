@@ -323,6 +323,21 @@ def overlaps(tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> Pa
     return tuple(found)
 
 
+def refuse_constant(graph: ir.KernelGraph, pairs: Pairs) -> None:
+    """Refuse results in memory that kernels may read before they wait.
+
+    Raises:
+        UnsupportedError: A result shares memory with a constant input.
+    """
+    for at, *_ in pairs:
+        if graph.inputs[at].constant:
+            name = graph.inputs[at].name
+            raise UnsupportedError(
+                f"{graph.name} writes to {name}, which is constant: leave it out of "
+                "constant=, or give out= memory of its own"
+            )
+
+
 def stored_over(
     graph: ir.KernelGraph,
     pairs: Pairs,

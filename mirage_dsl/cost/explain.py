@@ -24,8 +24,9 @@ from mirage_dsl.cost.order import exchanges, synchronisations
 from mirage_dsl.ir.analysis.bounds import exposed, unshifted
 from mirage_dsl.ir.analysis.launches import (
     asked_ahead,
-    behind_kernels,
+    awaited,
     launched_in_turn,
+    loaded_early,
 )
 from mirage_dsl.ir.analysis.layouts import laid_out, places
 from mirage_dsl.ir.graph import Apply, BlockGraph, KernelGraph
@@ -205,14 +206,21 @@ def _launch(
 
 def _asked(node: BlockGraph, graph: KernelGraph) -> str:
     """What a kernel asks for while it waits for the one ahead."""
-    made = dict(behind_kernels(graph)).get(node)
-    asked = () if made is None else asked_ahead(node, made)
-    if not asked:
+    made = awaited(graph).get(node)
+    if made is None:
         return ""
-    matrices = " and ".join(load.source for load in asked)
-    return (
-        f", asks meanwhile for the first {node.schedule.prefetch} tiles of {matrices}"
-    )
+    schedule, words = node.schedule, ""
+    if asked := asked_ahead(node, made):
+        matrices = " and ".join(load.source for load in asked)
+        words = (
+            f", asks meanwhile for the first {schedule.prefetch} tiles of {matrices}"
+        )
+    if early := loaded_early(node, made):
+        matrices = " and ".join(load.source for load in early)
+        words += (
+            f", loads meanwhile {matrices} of the first {schedule.early} iterations"
+        )
+    return words
 
 
 def _shared_memory(footprint: Footprint) -> list[str]:

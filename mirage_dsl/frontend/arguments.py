@@ -1033,6 +1033,36 @@ class Arguments:
         return _frozen(dict(self.values)), self.form
 
 
+PARAMETERS = "parameters"
+"""What stands for all tensors of a module, where arguments are named."""
+
+
+def tensors_named(arguments: Arguments, wanted: Iterable[str], name: str) -> set[str]:
+    """Names of the tensors of some arguments, with all that are in them.
+
+    Args:
+        arguments: Those of a call.
+        wanted: Names of arguments; `parameters` stands for what a module has itself.
+        name: What is called.
+
+    Raises:
+        TraceError: One is no argument.
+    """
+    values, found = dict(arguments.values), set[str]()
+    own = values.pop(STATE, None)
+    if own is not None and PARAMETERS not in values:
+        values[PARAMETERS] = own
+    for argument in wanted:
+        if argument not in values:
+            raise TraceError.here(
+                f"constant={argument!r} is no argument of {name}; "
+                f"expected some of {', '.join(values)}"
+            )
+        leaves = leaves_of(values[argument])
+        found |= {arguments.names[x.index] for x in leaves if isinstance(x, Leaf)}
+    return found
+
+
 def _frozen(node: Any) -> object:
     """Constants and places of tensors, as a key; a tensor's place is its number."""
     items = items_of(node)

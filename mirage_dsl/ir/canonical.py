@@ -96,6 +96,8 @@ class _Canonical:
                 (self.values[r.value], self.type(r.type)) for r in self.graph.returns
             ),
         ]
+        if self.schedule:
+            parts.append(tuple(i.constant for i in self.graph.inputs))
         if self.sizes:
             known = [(self.dim(n), e) for n, e in self.graph.extents if self.uses(n)]
             parts.append(tuple(sorted(known)))
@@ -613,7 +615,7 @@ def _missing_only(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, str]:
 
 def _changes(a: ir.KernelGraph, b: ir.KernelGraph) -> Iterator[str]:
     yield from _mapping("name", {"": a.name}, {"": b.name})
-    inputs = [{i.name: str(i.type) for i in g.inputs} for g in (a, b)]
+    inputs = [{i.name: i.stated for i in g.inputs} for g in (a, b)]
     yield from _mapping("input", *inputs)
     if inputs[0] == inputs[1] and list(inputs[0]) != list(inputs[1]):
         yield f"inputs: {', '.join(inputs[0])} -> {', '.join(inputs[1])}"

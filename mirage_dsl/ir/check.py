@@ -41,6 +41,7 @@ from mirage_dsl.ir.maps import (
     derived_extents,
     extents_made,
     looped_dims,
+    most_early,
     partial_base,
 )
 from mirage_dsl.ir.text.parser import GraphLike, graph_of
@@ -694,6 +695,13 @@ def _schedule(view: BlockView) -> Iterator[Problem]:
         yield Problem(
             f"prefetch({prefetch}), expected one of {known}",
             "take 0 to ask for nothing ahead",
+        )
+    early = view.block.schedule.early
+    if early and not most_early(view.block, view.extents):
+        yield Problem(
+            f"early({early}) without a loop of {ir.WRITTEN_OUT} known iterations or "
+            "fewer that has num_stages(1), and no descriptors or bounds",
+            "take early(0), or such a loop",
         )
     if stages < 1:
         yield Problem(

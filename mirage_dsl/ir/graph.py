@@ -91,11 +91,25 @@ JOINED = "concat"
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that the caller passes."""
+    """A tensor that the caller passes.
+
+    Attributes:
+        name: Its name.
+        type: Its dtype and axes.
+        constant: What is ahead of a call in its stream does not write it, as weights:
+            kernels may read it before they wait.  It is the caller's promise.
+        location: Where the user's program names it.
+    """
 
     name: str
     type: TensorType
+    constant: bool = False
     location: SourceLocation | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def stated(self) -> str:
+        """What the textual form says of it behind its name."""
+        return f"constant {self.type}" if self.constant else str(self.type)
 
 
 @dataclass(frozen=True)
@@ -401,6 +415,8 @@ BlockNode = ValueNode | Store
 
 PREFETCHED = (0, 1, 2, 4, 8)
 """Numbers of tiles that `Schedule.prefetch` may have."""
+WRITTEN_OUT = 8
+"""Iterations, at most, of a loop that loads some of them early (`Schedule.early`)."""
 
 
 @dataclass(frozen=True)
@@ -417,6 +433,8 @@ class Schedule:
         pdl: Programmatic dependent launch.
         prefetch: Where the loop has to wait for the kernel ahead, so many tiles of each
             matrix that it reads besides are asked into the L2 cache before that.
+        early: Where the loop has to wait for the kernel ahead, what it reads besides in
+            so many of its first iterations is loaded before that.
         allow_tf32: Round the operands of f32 products to TF32, whose significands have
             11 bits, and use the matrix unit.  Nothing but a user chooses this.
     """
@@ -428,6 +446,7 @@ class Schedule:
     second_load: bool = True
     pdl: bool = False
     prefetch: int = 0
+    early: int = 0
     allow_tf32: bool = False
 
 

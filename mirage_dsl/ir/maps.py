@@ -67,6 +67,18 @@ def iterations(block: ir.BlockGraph, extents: Mapping[str, int]) -> int:
     return parts(span, block.loop.tile)
 
 
+def most_early(block: ir.BlockGraph, extents: Mapping[str, int | None]) -> int:
+    """How many iterations a kernel can load early: those of a plain, short loop."""
+    schedule, loop = block.schedule, block.loop
+    if loop is None or block.bounds or schedule.num_stages > 1 or schedule.descriptors:
+        return 0
+    known = {n: e for n, e in extents.items() if e is not None}
+    if loop.dim not in known:
+        return 0
+    count = iterations(block, known)
+    return count if count <= ir.WRITTEN_OUT else 0
+
+
 def piece_extent(dim: Dim, block: ir.BlockGraph, extents: Mapping[str, int]) -> int:
     """Elements of a piece, padding included."""
     if dim.loop and block.loop is not None:

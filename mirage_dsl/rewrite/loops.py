@@ -568,7 +568,9 @@ def without_loop(block: ir.BlockGraph) -> ir.BlockGraph | None:
                 nodes.append(replace(node, axes=whole))
             case _:
                 nodes.append(with_operands(node, names))
-    schedule = replace(block.schedule, num_stages=2, descriptors=False, prefetch=0)
+    schedule = replace(
+        block.schedule, num_stages=2, descriptors=False, prefetch=0, early=0
+    )
     return ir.BlockGraph(block.grid, None, tuple(nodes), schedule)
 
 

@@ -12,12 +12,13 @@ from mirage_dsl.core.hardware import Architecture, Hardware
 from mirage_dsl.cost.estimate import Cost, Priced, estimate, launched
 from mirage_dsl.cost.facts import BlockFacts, facts_of
 from mirage_dsl.ir import graph as ir
-from mirage_dsl.ir.analysis.launches import behind_kernels, launched_early, loads_beside
+from mirage_dsl.ir.analysis.launches import awaited, launched_early, loads_beside
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.infer import kernel_types
 from mirage_dsl.ir.maps import (
     derived_extents,
     iterations,
+    most_early,
     partial_extents,
     with_derived_extents,
 )
@@ -183,7 +184,7 @@ def neighbours(
     types = kernel_types(mugraph)
     extents = derived_extents(mugraph)
     found: dict[tuple[int, ir.BlockGraph], Cost] = {}
-    made = dict(behind_kernels(mugraph))
+    made = awaited(mugraph)
     priced = Priced(mugraph, hardware)
     if not math.isfinite(priced.cost.microseconds):
         return []
@@ -192,6 +193,8 @@ def neighbours(
             continue
         facts = facts_of(node, types, extents)
         for block in _steps(facts, made.get(node), hardware.architecture):
+            if block.schedule.early and not most_early(block, extents):
+                continue
             cost = priced.with_sizes(at, block)
             if cost.feasible:
                 found[at, block] = cost
@@ -250,6 +253,8 @@ def _steps(
     if made is not None and loads_beside(block, made):
         for tiles in _beside_number(block.schedule.prefetch, ir.PREFETCHED):
             yield replace(block, schedule=replace(block.schedule, prefetch=tiles))
+        for early in _early_beside(facts):
+            yield replace(block, schedule=replace(block.schedule, early=early))
 
 
 def _other_loops(facts: BlockFacts, loop: ir.Split) -> Iterator[ir.BlockGraph]:
@@ -354,7 +359,16 @@ def _schedules_beside(facts: BlockFacts, own: Architecture) -> Iterator[ir.Sched
         if own.descriptors or old.descriptors:
             yield replace(old, descriptors=not old.descriptors)
     if old.pdl:
-        yield replace(old, pdl=False, prefetch=0)
+        yield replace(old, pdl=False, prefetch=0, early=0)
+
+
+def _early_beside(facts: BlockFacts) -> Iterator[int]:
+    """Iterations to load before the wait: one more, or one less."""
+    block = facts.block
+    most = most_early(block, facts.extents)
+    for early in (block.schedule.early - 1, block.schedule.early + 1):
+        if 0 <= early <= most:
+            yield early
 
 
 def _beside_number(number: int, numbers: Sequence[int]) -> list[int]:

@@ -70,7 +70,13 @@ from mirage_dsl.core.types import (
 )
 from mirage_dsl.ir import graph as ir
 from mirage_dsl.ir.analysis.bounds import magnitudes, shift_row
-from mirage_dsl.ir.analysis.launches import Announced, after_wait, asked_ahead, launches
+from mirage_dsl.ir.analysis.launches import (
+    Announced,
+    after_wait,
+    asked_ahead,
+    launches,
+    loaded_early,
+)
 from mirage_dsl.ir.analysis.layouts import PAIR, is_multiplied
 from mirage_dsl.ir.analysis.settled import unmasked
 from mirage_dsl.ir.canonical import free_name
@@ -1992,7 +1998,7 @@ def build(
         name: Of the kernel.
         sizes: Of its pieces, if not those that it was made suited for.
         announced: When the kernel behind it may start; never before this one's wait.
-        made: What kernels of the μGraph made before; None in the first kernel.
+        made: What it has to wait for, as `awaited` says; None where that is all.
         noted: Whether statements say which lines they come from.
 
     Raises:
@@ -2031,6 +2037,8 @@ class _Builder:
         self._outer: tp.Outer = given.around
         self._sizes, self._made, self._is_noted = sizes, made, noted
         self._late = None if made is None else after_wait(block, made)
+        early = () if made is None else loaded_early(block, made)
+        self._early = frozenset(n.result for n in early)
         self._layout = Layout(given, sizes)
         self._wiring = Wiring(block, self._layout)
         around = self._outer
@@ -2061,6 +2069,9 @@ class _Builder:
         block, waits = self._block, self._block.schedule.pdl
         self._ask()
         if waits and self._late is None:
+            for node in block.loads:
+                if node.result in self._early and self._is_before(node):
+                    self._node(node)
             self._add(tp.Wait())
             waits = False
         if announced == "start" and not waits:
@@ -2135,12 +2146,19 @@ class _Builder:
                 continue
             if stage == "before" and late is not self._is_late(node):
                 continue
+            if stage == "before" and node.result in self._early:
+                # It was loaded before the wait.
+                continue
             if isinstance(node, ir.Accumulate):
                 if self._block.loop is None:
                     self._note(node)
                     self._pass_through(node)
             else:
                 self._node(node)
+
+    def _is_before(self, node: ir.Load) -> bool:
+        """Whether a load stands before the loop."""
+        return self._wiring.stages[node.result] == "before"
 
     def _is_late(self, node: ir.BlockNode) -> bool:
         """Whether a node needs what the kernel ahead makes, and can wait for it."""
@@ -2380,8 +2398,15 @@ class _Builder:
         tile, along = tp.Tile(kind.dtype, order), None
         if isinstance(node, ir.Apply):
             along = self._along(node, order)
+        early = self._early and node.result in self._early and self._in_loop
         return tp.Load(
-            node.result, tile, of.source, of.axes, guarded=guarded, along=along
+            node.result,
+            tile,
+            of.source,
+            of.axes,
+            guarded=guarded,
+            along=along,
+            early=self._block.schedule.early if early else 0,
         )
 
     def _along(self, node: ir.Apply, order: tp.Order) -> tp.Along:

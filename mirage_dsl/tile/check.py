@@ -31,8 +31,8 @@ def check(
 
     Args:
         program: Any tile program.
-        made: Tensors that kernels before it made; None for the first kernel, whose
-            inputs may all be what the kernel ahead of it makes.
+        made: Tensors that it has to wait for; None if these are all, as for a first
+            kernel whose inputs may be what the kernel ahead of it makes.
     """
     view = _View(program, made)
     found: list[Diagnostic] = []
@@ -844,12 +844,33 @@ def waits_before_dependent(view: _View) -> Iterator[Problem]:
             what = "stores before the wait: what is there may still be read"
             yield statement, what, "wait before"
         elif (
-            not waited
-            and isinstance(statement, tp.Load | tp.Ask)
+            isinstance(statement, tp.Load | tp.Ask)
+            and (not waited or _is_early(statement))
             and (view.made is None or statement.source in view.made)
         ):
             what = f"reads {statement.source} before the kernel ahead has made it"
             yield statement, what, "wait before"
+
+
+def _is_early(statement: tp.Load | tp.Ask) -> bool:
+    """Whether a statement of the loop is made before the wait in first iterations."""
+    return isinstance(statement, tp.Load) and statement.early > 0
+
+
+def early_loads_know_where(view: _View) -> Iterator[Problem]:
+    """What is loaded before the wait depends on nothing behind it.
+
+    It goes to registers, its positions are known, and its loop begins with the first
+    iteration.
+    """
+    for statement, in_loop in view.statements:
+        if not isinstance(statement, tp.Load) or not statement.early:
+            continue
+        program = view.program
+        pipelined = program.schedule.num_stages > 1 or statement.via == "descriptor"
+        if not in_loop or pipelined or program.bounds or statement.along is not None:
+            what = "is loaded before the wait"
+            yield statement, what, "load it so in the first iterations of a plain loop"
 
 
 def announced_behind_wait(view: _View) -> Iterator[Problem]:
@@ -939,6 +960,7 @@ RULES: tuple[Rule, ...] = (
     sums_are_rescaled_first,
     maxima_before_their_sums,
     waits_before_dependent,
+    early_loads_know_where,
     announced_behind_wait,
     copies_are_apart,
     buffers_in_loops,

@@ -40,6 +40,17 @@ the loop copies nothing ahead, as that goes to shared memory:
     x = load x[m, (a/loop b p)]        →   8 rows of w, of 8 columns m of x, of parts a
     q = product w0, x0 over(b)
 
+**Iterations spread over columns.**  The matrix unit multiplies eight columns at least,
+of which one row of x leaves seven empty.  Where the loop goes over the parts, they can
+be those of eight iterations: x is loaded once for all of them, and takes an eighth of
+the registers.  Of a product each iteration keeps the column of its own number:
+
+    for each a:                            x = load x[1, (a b p)]   a column for each a
+      x = load x[1, (a/loop b p)]          for each a:
+      q = product w, x over(b)         →     q = product w, x over(b)
+      s += q                                 s += q in column a
+                                           s = the sum of its columns
+
 **Values held without their factor.**  Attention multiplies each product of a query and
 a key by a constant, takes the maximum of each row, and exponentials of the differences.
 A constant above 0 leaves the order as it is, so the maximum can be one of what is not
@@ -91,6 +102,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -647,6 +659,59 @@ def deal(
         for name, load in loads.items()
     )
     return Deal(loads, tp.all_of([tp.opposite(tp.fold("gt", tp.STAGES, 1)), *fits]))
+
+
+def spread(
+    program: tp.TileProgram, dealt: Mapping[str, Dealt], pieces: tp.Pieces
+) -> Dim | None:
+    """The piece of columns over which iterations can be spread; None if there is none.
+
+    Args:
+        program: The program.
+        dealt: The loads that give threads what they multiply.
+        pieces: Its pieces at the sizes that it is made for.
+    """
+    columns = {d.side: d for d in dealt.values() if not d.of_rows}
+    if program.loop is None or program.bounds or len(columns) != 1:
+        return None
+    ((side, load),) = columns.items()
+    if program.extents[side.name] != 1 or not load.batch.loop or side.loop:
+        return None
+    if not 2 <= tp.iterations(program) <= pieces[side].width:
+        return None
+    looped = [s for s, inside in tp.walk(program.body) if inside]
+    summed = {s.target for s in looped if isinstance(s, tp.Update)}
+    plain = all(_keeps_columns(s, side, program, dealt, summed) for s in looped)
+    return side if plain else None
+
+
+def _keeps_columns(
+    statement: tp.Statement,
+    side: Dim,
+    program: tp.TileProgram,
+    dealt: Mapping[str, Dealt],
+    summed: AbstractSet[str],
+) -> bool:
+    """Whether a column of what a statement makes depends on no other column.
+
+    Nor on what the loop does not make: that has one column.
+    """
+    tiles = program.tiles
+    made = [v for v in tp.makes(statement) if v in tiles and side in tiles[v].axes]
+    read = [v for v in tp.reads(statement) if v in tiles and side in tiles[v].axes]
+    if isinstance(statement, tp.Load):
+        return not made or statement.result in dealt
+    if isinstance(statement, tp.Update):
+        return statement.op is table.SUM and statement.operand not in summed
+    if not made and not read:
+        return not isinstance(statement, tp.Store)
+    if any(v not in program.inside or v in summed for v in read):
+        return False
+    if isinstance(statement, tp.Product):
+        return statement.is_matrix and statement.into is None
+    if isinstance(statement, tp.Lane):
+        return statement.along != side
+    return isinstance(statement, tp.Compute | tp.Cast | tp.Convert)
 
 
 def _knows_no_order(

@@ -951,6 +951,7 @@ class Load(Maker):
             where it is not made.
         along: The dim along which positions are data; None where all are known.  The
             tile has the axes of the index then, and those of `at` besides this dim.
+        early: In so many first iterations of the loop it is made before the wait.
     """
 
     source: str
@@ -961,6 +962,7 @@ class Load(Maker):
     when: Number = True
     instead: str | None = None
     along: Along | None = None
+    early: int = 0
 
 
 @dataclass(frozen=True)
@@ -1453,6 +1455,22 @@ def iterations(program: TileProgram) -> int:
     """How often a block iterates, where it visits all iterations."""
     span, tile = _iterated(program)
     return parts(span, tile)
+
+
+def loaded_early(program: TileProgram) -> int:
+    """How many iterations are loaded before the wait, of a loop at known sizes.
+
+    None where the loop is too long to be written out, or where nobody knows how long
+    it is.
+    """
+    loop = program.loop
+    if loop is None or program.extents[loop.dim] is None:
+        return 0
+    count = iterations(program)
+    if count > ir.WRITTEN_OUT:
+        return 0
+    asked = (s.early for s in program.statements if isinstance(s, Load))
+    return min(max(asked, default=0), count)
 
 
 def _iterated(program: TileProgram) -> tuple[int, int]:

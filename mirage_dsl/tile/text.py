@@ -494,6 +494,7 @@ _STEPS: Mapping[type, _Step] = {
             _Detail("buffers", _NUMBER, 0),
             _WHEN,
             _Detail("instead", _NAME, None),
+            _Detail("early", _COUNT, 0),
         ),
     ),
     tp.Positions: _Step(()),

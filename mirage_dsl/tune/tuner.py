@@ -23,6 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -99,12 +100,12 @@ def timings_key(
     effort: str,
     constraints: Constraints | None,
     hardware: Hardware,
-    overlap: bool = False,
+    overlap: str = "False",
     backend: str = DEFAULT_BACKEND,
 ) -> Key:
     """What timings are stored under: the candidates, the inputs, and the machine.
 
-    Calls that overlap (`Ahead`) have timings of their own.
+    Calls that overlap (`Ahead.overlapping`) have timings of their own.
     """
     program = result.program
     hashes = [canonical_hash(c.mugraph, schedule=True)[:16] for c in result.candidates]
@@ -115,7 +116,7 @@ def timings_key(
         "effort": effort,
         "constraints": str(constraints or Constraints()),
         "hardware": hardware.fingerprint,
-        "overlap": str(overlap),
+        "overlap": overlap,
         "backend": backend,
         **_surroundings(backend_named(backend)),
         "code": code_version(*AREAS, "backends"),
@@ -286,9 +287,11 @@ class Climb:
     constraints: Constraints | None
     hardware: Hardware
     progress: Progress
+    form: Callable[[KernelGraph], KernelGraph] | None = None
     timings: dict[KernelGraph, Timing] = field(
         default_factory=dict[KernelGraph, Timing]
     )
+    _forms: set[KernelGraph] = field(default_factory=set[KernelGraph])
     _alike: dict[object, list[KernelGraph]] = field(
         default_factory=dict[object, list[KernelGraph]]
     )
@@ -420,10 +423,11 @@ class Climb:
             most = math.ceil(MOST_OF_ONE * most)
         count: Counter[int] = Counter()
         found: list[KernelGraph] = []
+        formed = self._formed(graph)
         for other in self._neighbours(graph):
-            pairs = enumerate(zip(graph.nodes, other.nodes, strict=True))
+            pairs = enumerate(zip(formed.nodes, other.nodes, strict=True))
             at = next(i for i, (a, b) in pairs if a != b)
-            if other in self.timings or only not in (None, at) or count[at] >= most:
+            if other in self._forms or only not in (None, at) or count[at] >= most:
                 continue
             count[at] += 1
             found.append(other)
@@ -432,11 +436,17 @@ class Climb:
     def _neighbours(self, graph: KernelGraph) -> list[KernelGraph]:
         """One step away; the fastest often stay the same for some rounds."""
         if graph not in self._stepped:
+            formed = self._formed(graph)
             found = neighbours(
-                graph, hardware=self.hardware, constraints=self.constraints
+                formed, hardware=self.hardware, constraints=self.constraints
             )
-            self._stepped[graph] = [other for other, _ in found]
+            # Without what the form puts there it would be the same once more.
+            self._stepped[graph] = [g for g, _ in found if self._formed(g) == g]
         return self._stepped[graph]
+
+    def _formed(self, graph: KernelGraph) -> KernelGraph:
+        """What it is timed as, if that has neighbours which it has not."""
+        return graph if self.form is None else self.form(graph)
 
     def _together(self, graph: KernelGraph) -> tuple[int, ...]:
         """Blocks of each block graph that share a multiprocessor if all run at once.
@@ -474,7 +484,9 @@ class Climb:
         total = len(self.timings) + len(graphs)
 
         def tell(timing: Timing) -> None:
-            self.timings[graphs[timing.index]] = timing
+            graph = graphs[timing.index]
+            self.timings[graph] = timing
+            self._forms.add(self._formed(graph))
             best = self._best()
             known = best if math.isfinite(best) else None
             self.progress("tune", len(self.timings), total, known)
@@ -629,11 +641,13 @@ class Ahead:
             long it takes.
         overlap: Whether the first kernel of a call may start before what is ahead of it
             has ended: then so it is timed.
+        constant: Inputs that this does not write.
         backend: What compiles and runs the candidates.
         spent: Seconds that were spent before the search, of the time for all.
 
     Attributes:
         overlap: As given.
+        constant: As given.
         backend: As given.
         began: Reading of `time.monotonic()` from which the time for all counts.
         searched: The same, when the search had ended.
@@ -646,10 +660,12 @@ class Ahead:
         untold: str | None = None,
         *,
         overlap: bool = False,
+        constant: AbstractSet[str] = frozenset(),
         backend: str = DEFAULT_BACKEND,
         spent: float = 0.0,
     ) -> None:
         self.overlap = overlap
+        self.constant = constant
         self.backend = backend
         self.began = self.searched = time.monotonic()
         self._spent = min(spent, MOST_SPENT)
@@ -675,11 +691,22 @@ class Ahead:
                 seconds = ALLOWANCES[self._untold].seconds
                 text = "%s: finding kernels for this GPU, once; up to about %.0f s"
                 _log.warning(text, self._program.name, seconds)
-            form = partial(launched_early, first=True) if self.overlap else None
             task = replace(task_of(self._program), backend=self.backend)
-            tuner = Tuner(task, _target(), form=form)
+            tuner = Tuner(task, _target(), form=self.form)
             self._tuner = tuner.__enter__()
         return self._tuner
+
+    @property
+    def overlapping(self) -> str:
+        """Whether calls overlap, and what is constant then."""
+        return " ".join([str(self.overlap), *sorted(self.constant)])
+
+    @property
+    def form(self) -> Callable[[KernelGraph], KernelGraph] | None:
+        """What candidates are compiled and timed as, where it is not as they are."""
+        if not self.overlap:
+            return None
+        return partial(launched_early, first=True, constant=self.constant)
 
     def __enter__(self) -> Self:
         return self
@@ -744,7 +771,7 @@ def tuned(
     program, store = result.program, Cache()
     inputs = task_of(program).inputs
     key = timings_key(
-        result, inputs, effort, constraints, hardware, begun.overlap, begun.backend
+        result, inputs, effort, constraints, hardware, begun.overlapping, begun.backend
     )
     kept = stored_timings(store, key, program, hardware) if use_cache else None
     if kept is None:
@@ -754,7 +781,8 @@ def tuned(
             _log.warning("%s: not timed: %s", program.name, DISALLOW_SEARCH.name)
             return Tuned(result)
         screened, told = hardware.screened(), progress or _ignore
-        climb = Climb(result, ALLOWANCES[effort], constraints, screened, told)
+        allowance = ALLOWANCES[effort]
+        climb = Climb(result, allowance, constraints, screened, told, begun.form)
         with begun if ahead is None else nullcontext():
             begun.searched = time.monotonic()
             with _TURN:

@@ -63,6 +63,11 @@ BROKEN = (
     ("made_before_read", "sum weights", "sum weighty"),
     ("made_once", "narrow: f16", "weights: f16"),
     ("iterations_stay_inside", "total / weight\n", "total / part\n"),
+    (
+        "early_loads_know_where",
+        "load q[m/grid, d] guarded(m/grid, d)",
+        "load q[m/grid, d] guarded(m/grid, d) early(1)",
+    ),
     ("one_loop", "  loop(n) {", "  loop(m) {"),
     ("pieces_are_there", "grid(m / 4)", "grid(n / 4)"),
     ("pieces_are_there", "loop(n / 16)", "loop(m / 16)"),

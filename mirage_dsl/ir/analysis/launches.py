@@ -15,7 +15,11 @@ next to no time.
 That is sound for a reason that all kernels of a chain uphold: none lets the next one
 start before its own wait is over.  So when a kernel starts, all kernels but the one
 right ahead have ended, and what they have read and written is at rest.  The first
-kernel of a μGraph waits at once, for its inputs may be what the kernel ahead makes.
+kernel of a μGraph waits at once, for its inputs may be what the kernel ahead makes,
+unless the caller promises of some that they are not (`Input.constant`).
+
+Where the loop has to wait, first iterations of what it reads besides can be asked into
+the L2 cache before that (`prefetch`), or loaded into registers (`early`).
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from typing import Literal
 
 from mirage_dsl.core.types import MemorySpace, Scalar, Types
 from mirage_dsl.ir import graph as ir
+from mirage_dsl.ir.maps import most_early
 from mirage_dsl.ir.walk import makers, users
 from mirage_dsl.ops.definition import Kind
 
@@ -495,39 +500,86 @@ class _Matching:
 # -- Kernels that wait -----------------------------------------------------------------
 
 
-def launched_early(graph: ir.KernelGraph, *, first: bool = False) -> ir.KernelGraph:
+def launched_early(
+    graph: ir.KernelGraph,
+    *,
+    first: bool = False,
+    constant: AbstractSet[str] = frozenset(),
+) -> ir.KernelGraph:
     """Every kernel may start before the one ahead of it has ended.
 
     Args:
         graph: A μGraph.
         first: Also the first one, which is then ahead of what a call follows.
+        constant: Inputs that this does not write.  What was not launched early before
+            loads its first iteration of them early, where it can.
     """
+    if not graph.blocks:
+        return graph
 
     def early(block: ir.BlockGraph) -> ir.Schedule:
-        waits = first or block is not graph.blocks[0]
-        return replace(block.schedule, pdl=True) if waits else block.schedule
+        schedule = block.schedule
+        if schedule.pdl or not (first or block is not graph.blocks[0]):
+            return schedule
+        ahead = constant and most_early(block, graph.extent_of)
+        return replace(schedule, pdl=True, early=1 if ahead else schedule.early)
 
-    return graph.with_schedules(early)
+    inputs = tuple(
+        replace(i, constant=True) if i.name in constant else i for i in graph.inputs
+    )
+    return replace(graph, inputs=inputs).with_schedules(early)
 
 
 def launched_in_turn(graph: ir.KernelGraph) -> ir.KernelGraph:
     """No kernel starts before the one ahead of it has ended."""
-    return graph.with_schedules(lambda b: replace(b.schedule, pdl=False, prefetch=0))
+    return graph.with_schedules(
+        lambda b: replace(b.schedule, pdl=False, prefetch=0, early=0)
+    )
 
 
 def behind_kernels(
     graph: ir.KernelGraph,
 ) -> Iterator[tuple[ir.BlockGraph, AbstractSet[str]]]:
     """Block graphs that follow another one, each with what the μGraph made so far."""
+    for block, ahead, made, _ in _with_ahead(graph):
+        if isinstance(ahead, ir.BlockGraph):
+            yield block, made
+
+
+def awaited(graph: ir.KernelGraph) -> dict[ir.BlockGraph, AbstractSet[str]]:
+    """What block graphs have to wait for; those that are not in it, for all they read.
+
+    That is what the μGraph made so far, and for those that follow none of its kernels
+    also what the caller gives, but for what he promises to be constant.
+    """
+    found: dict[ir.BlockGraph, AbstractSet[str]] = {}
+    for block, ahead, made, given in _with_ahead(graph):
+        if isinstance(ahead, ir.BlockGraph):
+            found[block] = made
+        elif any(i.constant for i in graph.inputs):
+            found[block] = made | given
+    return found
+
+
+_Ahead = tuple[
+    ir.BlockGraph, ir.Apply | ir.BlockGraph | None, AbstractSet[str], AbstractSet[str]
+]
+"""A block, what is ahead of it, what was made so far, and what may be written by what
+is ahead of the call."""
+
+
+def _with_ahead(graph: ir.KernelGraph) -> Iterator[_Ahead]:
     made: set[str] = set()
+    given = {i.name for i in graph.inputs if not i.constant}
     ahead = None
     for node in graph.nodes:
         if isinstance(node, ir.BlockGraph):
-            if isinstance(ahead, ir.BlockGraph):
-                yield node, frozenset(made)
+            yield node, ahead, frozenset(made), frozenset(given)
             made.update(node.results)
         elif not node.is_view or made.intersection(node.values):
             made.add(node.result)
+        elif given.intersection(node.values):
+            given.add(node.result)
         ahead = node
 
 
@@ -591,9 +643,33 @@ def asked_ahead(block: ir.BlockGraph, made: AbstractSet[str]) -> tuple[ir.Load, 
     return loads_beside(block, made) if block.schedule.prefetch else ()
 
 
+def loaded_early(block: ir.BlockGraph, made: AbstractSet[str]) -> tuple[ir.Load, ...]:
+    """What a loop that has to wait reads beside what it waits for, and loads before.
+
+    Those are loads into registers, of the first `Schedule.early` iterations, and of
+    what is read once for all of them.  Iterations that a block's place leaves out are
+    none of the first.
+
+    Args:
+        block: A kernel.
+        made: Tensors that it has to wait for.
+    """
+    schedule = block.schedule
+    if not schedule.pdl or not schedule.early or block.loop is None:
+        return ()
+    if after_wait(block, made) is not None:
+        return ()
+    return tuple(
+        n
+        for n in block.loads
+        if n.source not in made and n.result not in block.gathered
+    )
+
+
 def has_work_ahead(block: ir.BlockGraph, made: AbstractSet[str]) -> bool:
     """Whether a kernel has something to do before it waits for the kernel ahead."""
-    return runs_ahead(block, made) or bool(asked_ahead(block, made))
+    ahead = asked_ahead(block, made) or loaded_early(block, made)
+    return runs_ahead(block, made) or bool(ahead)
 
 
 def runs_ahead(block: ir.BlockGraph, made: AbstractSet[str]) -> bool:
@@ -612,7 +688,7 @@ class LaunchedBlock:
     Attributes:
         block: The kernel.
         announced: When the kernel behind it may start.
-        made: What kernels before it made; None where there is none ahead.
+        made: What it has to wait for, as `awaited` says; None where that is all.
     """
 
     block: ir.BlockGraph
@@ -622,15 +698,23 @@ class LaunchedBlock:
 
 def launches(graph: ir.KernelGraph) -> Iterator[LaunchedBlock]:
     """The graph-defined kernels of a μGraph in launch order."""
-    behind = dict(behind_kernels(graph))
+    waits = awaited(graph)
     for node, following in zip_longest(graph.nodes, graph.nodes[1:]):
         if isinstance(node, ir.BlockGraph):
-            yield LaunchedBlock(node, _announced(following, behind), behind.get(node))
+            announced = _announced(following or _next_call(graph), waits)
+            yield LaunchedBlock(node, announced, waits.get(node))
+
+
+def _next_call(graph: ir.KernelGraph) -> ir.Apply | ir.BlockGraph | None:
+    """The first kernel of what follows a call, as far as one can guess: another one."""
+    first = next(iter(graph.nodes), None)
+    early = isinstance(first, ir.BlockGraph) and first.schedule.early
+    return first if early else None
 
 
 def _announced(
     following: ir.Apply | ir.BlockGraph | None,
-    behind: Mapping[ir.BlockGraph, AbstractSet[str]],
+    waits: Mapping[ir.BlockGraph, AbstractSet[str]],
 ) -> Announced:
     """When the next kernel may start: at once, if it has work before it waits.
 
@@ -638,4 +722,6 @@ def _announced(
     """
     if not isinstance(following, ir.BlockGraph) or not following.schedule.pdl:
         return ""
-    return "start" if has_work_ahead(following, behind[following]) else "loop"
+    made = waits.get(following)
+    ahead = made is not None and has_work_ahead(following, made)
+    return "start" if ahead else "loop"

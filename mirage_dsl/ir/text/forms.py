@@ -411,7 +411,7 @@ class GraphForm:
     """A whole text."""
 
     name: Word
-    inputs: tuple[tuple[Word, TypeForm], ...]
+    inputs: tuple[tuple[Word, Word | None, TypeForm], ...]
     returns: tuple[TypeForm, ...]
     sizes: tuple[tuple[Word, Word], ...]
     statements: tuple[StatementForm, ...]

@@ -762,10 +762,11 @@ class _Kernel:
 
     def graph(self) -> ir.KernelGraph:
         inputs: list[ir.Input] = []
-        for name, form in self.form.inputs:
+        for name, constant, form in self.form.inputs:
             type_ = self.resolver.type(form, pieces=False)
             self.scope.define(name, type_)
-            inputs.append(ir.Input(name.text, type_, self.source.at(name)))
+            where = self.source.at(name)
+            inputs.append(ir.Input(name.text, type_, constant is not None, where))
         for statement in self.form.statements:
             self._statement(statement)
         if self.returns is None:

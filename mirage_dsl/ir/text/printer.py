@@ -48,7 +48,7 @@ def to_text(graph: ir.KernelGraph) -> str:
 
 
 def _header(graph: ir.KernelGraph) -> list[str]:
-    inputs = [f"{i.name}: {i.type}" for i in graph.inputs]
+    inputs = [f"{i.name}: {i.stated}" for i in graph.inputs]
     tail = ")"
     if graph.returns:
         tail += " -> " + ", ".join(str(r.type) for r in graph.returns)

@@ -58,8 +58,10 @@ def word(token: Token) -> Word:
 class TypeForms(Transformer[Token, Any]):
     """Turns Lark's trees of types into forms; an absent `[...]` is None."""
 
-    def typed_name(self, name: Token, type_: TypeForm) -> tuple[Word, TypeForm]:
-        return word(name), type_
+    def typed_name(
+        self, name: Token, constant: Token | None, type_: TypeForm
+    ) -> tuple[Word, Word | None, TypeForm]:
+        return word(name), None if constant is None else word(constant), type_
 
     def where(self, sizes: Any) -> tuple[tuple[Word, Word], ...]:
         return sizes or ()

@@ -19,6 +19,7 @@ from collections.abc import (
     Callable,
     Collection,
     Container,
+    Generator,
     Hashable,
     Iterable,
     Iterator,
@@ -26,6 +27,7 @@ from collections.abc import (
     Sequence,
 )
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
@@ -84,6 +86,7 @@ from mirage_dsl.tile.combined import (
     packed,
     positions,
     runs,
+    spread,
     units_over,
     words,
 )
@@ -820,6 +823,8 @@ class Places:
         self._masks: dict[Dim, str] = {}
         self._loop_masks: dict[Dim, str] = {}
         self._deals: dict[Dealt, Lanes] = {}
+        # The piece over whose columns iterations are spread, and how many these are.
+        self.spread: tuple[Dim, int] | None = None
         self._in_loop = False
 
     # -- Program ids and positions -------------------------------------------------
@@ -973,10 +978,21 @@ class Places:
         along = f"{along} + tl.arange(0, {at_once}){inner}"
         starts = dict.fromkeys(load.run[:-1], "")
         starts[load.run[-1]] = self._assign(load, "along", along)
-        starts[load.batch] = part + across
         starts[load.side] = column
         mask = " & ".join(self._conditions(self._pieces[load.side], column, column))
+        if self.spread is not None and self.spread[0] == load.side:
+            iterations, tile = self.spread[1], self._pieces[load.batch].loop_tile
+            part = f"({column} * {tile} + {part})"
+            starts[load.side] = f"({column} * 0)"
+            mask = f"({column} < {iterations})" if iterations < count else ""
+        starts[load.batch] = part + across
         return Lanes(order, starts, f"({mask}){across}" if mask else "")
+
+    def is_column(self, order: tp.Order) -> str:
+        """Whether lanes are in the column of iteration `it`, if these are spread."""
+        assert self.spread is not None
+        side = self.spread[0]
+        return f"({self._lanes[side]} == it){subscript((side,), order)}"
 
     def _assign(self, load: Dealt, what: str, text: str) -> str:
         """A variable about what is dealt."""
@@ -1050,6 +1066,10 @@ class Places:
             at = self._starts[piece.dim]
             terms.append(f"({step} + {at} < {self._size(name)})")
         return terms
+
+    def pause_loop(self) -> None:
+        """Leave the loop, whose other iterations follow."""
+        self._in_loop = False
 
     def end_loop(self) -> None:
         """Leave the loop: looped pieces are indices within a tile from now on."""
@@ -1437,7 +1457,7 @@ def emit_block(
         name: Of the kernel.
         around: Its kernel graph.
         announced: When the kernel behind it may start; never before this one's wait.
-        made: What kernels of the μGraph made before; None in the first kernel.
+        made: What it has to wait for, as `awaited` says; None where that is all.
 
     Raises:
         UnsupportedError: Triton cannot express something of it.
@@ -1445,6 +1465,25 @@ def emit_block(
     given = suited(block, around)
     program = build(given, name=name, announced=announced, made=made)
     return _Printer(program, given.pieces, given.around).plan()
+
+
+@dataclass
+class LoopedLoads:
+    """What stands ahead of the loop for its loads, by their results.
+
+    Attributes:
+        hoisted: Whether addresses have been computed.
+        addresses: Those of the first iteration.
+        descriptors: Names of descriptors.
+        early: What holds the tiles that are loaded before the wait.
+        columns: What holds those of all iterations, which have a column each.
+    """
+
+    hoisted: bool = False
+    addresses: dict[str, Address] = field(default_factory=dict[str, Address])
+    descriptors: dict[str, str] = field(default_factory=dict[str, str])
+    early: dict[str, str] = field(default_factory=dict[str, str])
+    columns: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class _Printer:
@@ -1483,10 +1522,8 @@ class _Printer:
         # Truth values as bits, by the names of those that are numbers.
         self._truths: dict[str, str] = {}
         self._chosen_by = _deciding(program)
-        self._hoisted = False
         self._ranges: Mapping[tp.Part, tuple[str, str]] = {}
-        self._addresses: dict[str, Address] = {}
-        self._descriptors: dict[str, str] = {}
+        self._looped = LoopedLoads()
         self._print = self._methods()
 
     @cached_property
@@ -1499,6 +1536,9 @@ class _Printer:
         found = deal(self._program, self._words, self._runs)
         if found is None or not tp.value(found.when, self._pieces):
             return {}
+        side = spread(self._program, found.loads, self._pieces)
+        if side is not None:
+            self._places.spread = side, tp.iterations(self._program)
         return found.loads
 
     def _methods(self) -> Mapping[type, Callable[[Any], None]]:
@@ -1627,18 +1667,77 @@ class _Printer:
         ahead = f"num_stages={stages}"
         if self._dealt and tp.iterations(self._program) == DEALT_AT_ONCE:
             ahead += f", loop_unroll_factor={DEALT_AT_ONCE}"
-        self._writer.line(f"for it in tl.range({first}, {end}, {ahead}):")
+        head = f"for it in tl.range({first}, {end}, {ahead}):"
+        if self._early or self._places.spread:
+            head = f"for it in tl.static_range({end}):"
+        if self._places.spread:
+            self._load_columns()
+        with self._iterating(head):
+            self._region(loop.body, loop.closing)
+        if self._places.spread:
+            self._sum_columns()
+        if loop.part == tp.loop_parts(self._program.whole)[-1]:
+            self._places.end_loop()
+
+    @contextmanager
+    def _iterating(self, head: str) -> Generator[None]:
+        """What is printed between is the body of a loop over the iterations."""
+        self._writer.line(head)
         self._writer.indent()
         self._tiles.enter()
         before = len(self._writer.lines)
         self._places.begin_loop()
-        self._region(loop.body, loop.closing)
+        yield
         if len(self._writer.lines) == before:
             self._writer.line("pass")
         self._tiles.leave()
         self._writer.dedent()
-        if loop.part == tp.loop_parts(self._program.whole)[-1]:
-            self._places.end_loop()
+
+    def _load_columns(self) -> None:
+        """What iterations have a column of each, of all of them at once."""
+        for result, dealt in self._dealt.items():
+            if not dealt.of_rows:
+                name = self._writer.names.fresh(f"{result}_columns")
+                address = replace(self._looped.addresses[result], step="")
+                self._load_dealt(self._loads[result], address, name)
+                self._looped.columns[result] = name
+
+    def _sum_columns(self) -> None:
+        """Of what iterations added to their own columns, the sum in all columns."""
+        assert self._places.spread is not None
+        side, _ = self._places.spread
+        statements = self._program.statements
+        summed = (s.target for s in statements if isinstance(s, tp.Update))
+        for value in dict.fromkeys(summed):
+            tile = self._variables[value]
+            if side in tile.axes:
+                axis, shape = tile.axes.index(side), self._tiles.shape(tile.axes)
+                text = f"tl.sum({tile.name}, axis={axis}, keep_dims=True)"
+                self._writer.assign(tile.name, f"tl.broadcast_to({text}, {shape})")
+
+    @cached_property
+    def _early(self) -> int:
+        """How many iterations are loaded before the wait."""
+        asked = self._program.schedule.early
+        return tp.loaded_early(self._program) if asked else 0
+
+    def _load_early(self) -> None:
+        """Before the wait: what first iterations read that is there already."""
+        self._hoist()
+        loads = [s for s in self._program.statements if isinstance(s, tp.Load)]
+        loads = [s for s in loads if s.early]
+        self._writer.line("# Of the first iterations, while the kernel ahead runs:")
+        for load in loads:
+            self._looped.early[load.result] = self._writer.names.fresh(
+                f"{load.result}_early"
+            )
+            self._writer.line(f"{self._looped.early[load.result]} = ()")
+        with self._iterating(f"for it in tl.static_range({self._early}):"):
+            for load in loads:
+                self._load_now(load, name := self._writer.names.fresh(load.result))
+                held = self._looped.early[load.result]
+                self._writer.line(f"{held} = {held} + ({name},)")
+        self._places.pause_loop()
 
     def _parts(self) -> Mapping[tp.Part, tuple[str, str]]:
         """Of each part, the first iteration, and the one behind the last."""
@@ -1709,6 +1808,8 @@ class _Printer:
         return first, end
 
     def _wait(self, _: tp.Wait) -> None:
+        if self._early:
+            self._load_early()
         self._if_early("gdc_wait()  # until the kernel before is done")
 
     def _announce(self, _: tp.Announce) -> None:
@@ -1747,9 +1848,9 @@ class _Printer:
 
     def _hoist(self) -> None:
         """Before the loop: bind what does not change in the addresses of its loads."""
-        if self._hoisted:
+        if self._looped.hoisted:
             return
-        self._hoisted = True
+        self._looped.hoisted = True
         shared: dict[str, str] = {}
         for load, looped in tp.walk(self._program.body):
             if not looped or not isinstance(load, tp.Load):
@@ -1757,7 +1858,7 @@ class _Printer:
             if load.via == "descriptor":
                 box = self._box(load)
                 widths = self._pieces.shape(box)
-                self._descriptors[load.result] = self._signature.descriptor(
+                self._looped.descriptors[load.result] = self._signature.descriptor(
                     self._key(load), box, widths
                 )
                 continue
@@ -1767,7 +1868,7 @@ class _Printer:
             if not name or not self._program.whole:
                 name = self._assign(f"{original}_first", address.first)
             shared[address.first] = name
-            self._addresses[load.result] = replace(address, first=name)
+            self._looped.addresses[load.result] = replace(address, first=name)
 
     @cached_property
     def _loads(self) -> Mapping[str, tp.Load]:
@@ -1895,16 +1996,37 @@ class _Printer:
     def _load(self, load: tp.Load) -> None:
         if load.instead is not None:
             self._writer.line("# once more for what is no matrix product")
-        name, axes = self._writer.names.fresh(load.result), self._axes_of(load)
-        if load.result in self._descriptors:
+        if load.result in self._looped.columns:
+            self._name(load, self._looped.columns[load.result])
+            return
+        name = self._writer.names.fresh(load.result)
+        held = self._looped.early.get(load.result)
+        if held is None:
+            self._load_now(load, name)
+            return
+        self._writer.line(f"if it < {self._early}:")
+        self._writer.indent()
+        self._writer.assign(name, f"{held}[it]")
+        self._writer.dedent()
+        self._writer.line("else:")
+        self._writer.indent()
+        self._tiles.enter()
+        self._load_now(load, name)
+        self._tiles.leave()
+        self._writer.dedent()
+
+    def _load_now(self, load: tp.Load, name: str) -> None:
+        """Load a tile, under a name."""
+        axes = self._axes_of(load)
+        if load.result in self._looped.descriptors:
             box = self._box(load)
             offsets = ", ".join(self._places.offset(d) for d in box)
-            text = f"{self._descriptors[load.result]}.load([{offsets}])"
+            text = f"{self._looped.descriptors[load.result]}.load([{offsets}])"
             if axes != box:
                 text = f"tl.reshape({text}, {self._tiles.shape(axes)})"
             self._writer.assign(name, text)
         else:
-            address = self._addresses.get(load.result) or self._address(load)
+            address = self._looped.addresses.get(load.result) or self._address(load)
             whole, inside = self._is_whole(load), ""
             if load.along is not None:
                 moved, inside = self._picked(load, load.along)
@@ -2329,7 +2451,12 @@ class _Printer:
             # What stands between is exact, and LLVM removes it.
             operand = self._bind(step.operand, f"tl.fma({operand}, 1.0, -0.0)")
         assert step.op.join is not None
-        self._writer.assign(name, step.op.join.triton.format(name, operand))
+        joined = step.op.join.triton.format(name, operand)
+        spread = self._places.spread
+        if spread is not None and spread[0] in target.axes:
+            chosen = self._places.is_column(target.axes)
+            joined = f"tl.where({chosen}, {joined}, {name})"
+        self._writer.assign(name, joined)
 
     def _largest(self, step: tp.Largest) -> None:
         """The new maximum, and by how much sums relative to the old one shrink.

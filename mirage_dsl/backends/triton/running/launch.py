@@ -15,6 +15,7 @@ from mirage_dsl.backends.base import (
     check_memory,
     check_tensors,
     overlaps,
+    refuse_constant,
     signature,
     span,
     stored_over,
@@ -220,6 +221,7 @@ class TritonExecutable:
         if found is not None:
             return found
         variant = self._check(tensors, out)
+        refuse_constant(self.graph, shared)
         over = stored_over(self.graph, shared, tensors, out)
         if over is None:
             return calls.keep(key, Call(self._beside))
