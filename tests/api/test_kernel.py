@@ -21,6 +21,7 @@ from mirage_dsl.core.errors import (
     SearchError,
     ShapeError,
     TraceError,
+    UnsupportedError,
 )
 from mirage_dsl.core.hardware import H200, PROPERTIES
 from mirage_dsl.core.settings import DETERMINISTIC, INTERPRET
@@ -316,6 +317,74 @@ def test_kernels_that_overlap_wait_for_what_is_ahead() -> None:
         .mugraph.blocks[0]
         .schedule.pdl
     )
+
+
+ONE_STAGE = MUGRAPH.replace("loop(k / 16)", "loop(k / 16) num_stages(1)")
+
+
+def with_constant(names: Any) -> mirage.Kernel:
+    kernel = mirage.kernel(mugraph=ONE_STAGE, overlap=True, constant=names)
+    return kernel(rms_linear.function)
+
+
+def constant(names: Any) -> mirage.BoundKernel:
+    return with_constant(names).bind(mirage.spec((4, 32)), mirage.spec((32, 16)))
+
+
+@pytest.mark.parametrize("names", ["w", ("w",), ["w"]])
+def test_constants_are_loaded_before_the_wait(names: Any) -> None:
+    bound = constant(names)
+    assert [i.constant for i in bound.mugraph.inputs] == [False, True]
+    assert "w: constant f16[k, n]" in str(bound.mugraph)
+    before, _, behind = bound.to_triton_code().partition("gdc_wait()  #")
+    assert "tl.load(wt_first" in before
+    assert "tl.load(xt_first" not in before
+    assert "tl.load(xt_first" in behind
+    assert "loads meanwhile w of the first 1 iterations" in str(bound.explain())
+    x, w = half(4, 32), half(32, 16)
+    with INTERPRET.scope(value=True):
+        found = bound(torch.from_numpy(x), torch.from_numpy(w))
+    np.testing.assert_allclose(
+        found.numpy(), expected_rms_linear(x, w), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_what_is_constant_is_one_of_the_arguments() -> None:
+    with pytest.raises(
+        TraceError, match=r"constant='v' is no .* expected some of x, w"
+    ):
+        constant(("w", "v"))
+    with pytest.raises(UnsupportedError, match="without overlap=True"):
+        mirage.kernel(rms_linear.function, constant=("w",))
+    with pytest.raises(UnsupportedError, match="expected names of arguments"):
+        mirage.kernel(rms_linear.function, overlap=True, constant=(1,))  # type: ignore[arg-type]
+
+
+def test_what_is_constant_is_not_written() -> None:
+    kernel = with_constant("w")
+    x, w = torch.from_numpy(half(4, 32)), torch.from_numpy(half(32, 16))
+    with INTERPRET.scope(value=True):
+        kernel(x, w, out=torch.empty(4, 16).half())
+        with pytest.raises(UnsupportedError, match="writes to w, which is constant"):
+            kernel(x, w, out=w[4:8])
+
+
+def test_tensors_of_an_argument_are_constant_together() -> None:
+    def gated(x: Any, weights: Any) -> Any:
+        return mirage.silu(x @ weights["gate"]) * (x @ weights["up"])
+
+    kernel = mirage.kernel(gated, effort="none", overlap=True, constant="weights")
+    weights = {name: mirage.spec((32, 16)) for name in ("gate", "up")}
+    bound = kernel.bind(mirage.spec((4, 32)), weights)
+    assert len(bound._constant) == 2
+    assert bound._constant == {i.name for i in bound.program.inputs} - {"x"}
+
+
+def test_a_module_has_parameters_that_are_constant() -> None:
+    module = torch.nn.Linear(32, 16).half()
+    kernel = mirage.kernel(module, effort="none", overlap=True, constant="parameters")
+    bound = kernel.bind(torch.zeros(4, 32).half())
+    assert bound._constant == {"weight", "bias"}
 
 
 @pytest.mark.parametrize("interpret", [False, True])

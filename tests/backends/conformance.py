@@ -760,9 +760,9 @@ def pairs_of_halves(a: int = 8) -> KernelGraph:
 
 _DEALT_BYTES = """mirage 1
 
-mugraph dealt(x: f16[m, (a b p)], w: {dtype}[n, (a b p)]) -> f32[m, n]
+mugraph dealt(x: f16[m, (a b p)], w: constant {dtype}[n, (a b p)]) -> f32[m, n]
 where m = {rows}, a = {a}, b = {b}, p = 2, n = {n} {{
-  y = block grid(n / 16) loop(a / {parts}) num_warps({warps}) num_stages({stages}) {{
+  y = block grid(n / 16) loop(a / {parts}) {schedule} {{
     x_t = load x[m, (a/loop b p)]
     w_t = load w[n/grid, (a/loop b p)]
     {convert}
@@ -786,6 +786,7 @@ def dealt_bytes(
     parts: int = 8,
     warps: int = 8,
     stages: int = 1,
+    early: str = "",
 ) -> KernelGraph:
     """A product with bytes that lie together along what is summed.
 
@@ -798,6 +799,7 @@ def dealt_bytes(
         parts: In an iteration.
         warps: Of a block.
         stages: Of the loop.
+        early: What the schedule says besides.
     """
     convert = FLOATS if dtype.startswith("f") else WHOLE
     return parse(
@@ -809,18 +811,18 @@ def dealt_bytes(
             b=b,
             n=n,
             parts=parts,
-            warps=warps,
-            stages=stages,
+            schedule=f"num_warps({warps}) num_stages({stages}) {early}",
         )
     )
 
 
 _DEALT_HALVES = """mirage 1
 
-mugraph dealt(x: f16[m, (a b p h)], w: u8[n, (a b p)], s: f16[n, a]) -> f32[m, n]
-where m = {rows}, a = {a}, b = 32, p = 2, h = 2, n = 32 {{
+mugraph dealt(
+  x: f16[m, (a b p h)], w: constant u8[n, (a b p)], s: constant f16[n, a]
+) -> f32[m, n] where m = {rows}, a = {a}, b = 32, p = 2, h = 2, n = 32 {{
   i = index h
-  y = block grid(n / 16) loop(a / {parts}) num_warps(4) num_stages({stages}) {{
+  y = block grid(n / 16) loop(a / {parts}) {schedule} {{
     i_t = load i[h]
     j = mul i_t, 4
     k = to_u8 j
@@ -845,10 +847,17 @@ where m = {rows}, a = {a}, b = 32, p = 2, h = 2, n = 32 {{
 
 
 def dealt_halves(
-    rows: int = 5, *, a: int = 16, parts: int = 4, stages: int = 1
+    rows: int = 5,
+    *,
+    a: int = 16,
+    parts: int = 4,
+    warps: int = 4,
+    stages: int = 1,
+    early: str = "",
 ) -> KernelGraph:
     """The same with halves of bytes, and a scale for each part of what is summed."""
-    return parse(_DEALT_HALVES.format(rows=rows, a=a, parts=parts, stages=stages))
+    schedule = f"num_warps({warps}) num_stages({stages}) {early}"
+    return parse(_DEALT_HALVES.format(rows=rows, a=a, parts=parts, schedule=schedule))
 
 
 _EIGHTHS = """mirage 1
@@ -926,6 +935,14 @@ def _pairs_of_bytes() -> Iterator[tuple[str, KernelGraph]]:
     yield "dealt bytes, eight rows", dealt_bytes(rows=8, warps=4)
     yield "dealt halves of bytes", dealt_halves()
     yield "dealt halves of bytes, one row", dealt_halves(1, parts=8)
+    yield (
+        "dealt halves of bytes, one row in eight columns",
+        dealt_halves(1, parts=2, warps=2),
+    )
+    early = "pdl(true) early(2)"
+    yield "dealt halves of bytes, some early", dealt_halves(early=early)
+    yield "dealt halves of bytes, one row, some early", dealt_halves(1, early=early)
+    yield "dealt bytes, one row, some early", dealt_bytes(rows=1, early=early)
     for dtype in ("f8e4m3", "f8e5m2", "u8", "i8"):
         yield f"pairs of {dtype}", pairs_of_bytes(dtype)
     yield "pairs of bytes swapped", pairs_of_bytes(schedule="swap_operands(true)")
@@ -933,6 +950,29 @@ def _pairs_of_bytes() -> Iterator[tuple[str, KernelGraph]]:
     yield "pairs of bytes, one row", pairs_of_bytes(rows=1)
     yield "pairs of halves of bytes", pairs_of_halves()
     yield "pairs of halves of bytes ragged", pairs_of_halves(6)
+
+
+_EARLY = """mirage 1
+
+mugraph linear(x: f16[m, k], w: constant f16[k, n], b: constant f16[n]) -> f32[m, n]
+where m = 20, k = {k}, n = 24 {{
+  y = block grid(m / 16, n / 16) loop(k / 16) num_stages(1) pdl(true) early({early}) {{
+    x_t = load x[m/grid, k/loop]
+    w_t = load w[k/loop, n/grid]
+    b_t = load b[n/grid]
+    p = matmul x_t, w_t over(k)
+    s = accumulate p
+    z = add s, b_t
+    store y[m/grid, n/grid] = z
+  }}
+  return y
+}}
+"""
+
+
+def loaded_early(k: int = 70, early: int = 2) -> KernelGraph:
+    """A product whose weights are loaded before the wait, of so many iterations."""
+    return parse(_EARLY.format(k=k, early=early))
 
 
 def _joined_operands() -> KernelGraph:
@@ -996,6 +1036,8 @@ def _kernels() -> Iterator[tuple[str, Case]]:
         # No lane outside, so that tiles are asked for ahead.
         graph = norm_ahead(16, 64, 32, tile_n=16, tile_k=16, schedule=schedule)
         yield f"norm ahead {name}", Case(graph)
+    for early in (1, 5):
+        yield f"loaded early, {early}", Case(loaded_early(early=early))
     yield "several kernels", Case(_chain(), low=0.1, tolerance=1e-2)
     yield "joins between", Case(_joins())
     yield "flat", Case(parse(FLAT))

@@ -92,6 +92,94 @@ def test_two_iterations_are_written_out() -> None:
         assert ("loop_unroll_factor=2" in source) == written_out
 
 
+# -- Iterations over columns -----------------------------------------------------------
+
+EARLY = "pdl(true) early(1)"
+
+
+def body(graph: KernelGraph) -> str:
+    """The text of the first kernel."""
+    return "\n".join(plan(graph).kernels[0].lines)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("early", ["", EARLY])
+def test_iterations_of_one_row_have_a_column_each(parts: int, early: str) -> None:
+    graph = dealt_halves(1, parts=parts, warps=min(parts, 4), early=early)
+    assert deals(graph)
+    text = body(graph)
+    head = f"for it in tl.static_range({16 // parts}):"
+    before, _, inside = text.partition(head)
+    assert "dealt_columns(" in before
+    assert "dealt_columns(" not in inside
+    assert "(m_lane == it)" in inside
+    check(graph)
+
+
+def test_x_of_all_iterations_takes_the_registers_of_one() -> None:
+    """Each thread loads its share of a column, once, and of the words all."""
+    made = plan(dealt_halves(1, parts=4))
+    ptx = str(compile_kernel(made, made.kernels[0], 90).asm["ptx"])
+    loads = [n for n in ptx.splitlines() if ".v4.b32" in n and "ld.global" in n]
+    words = [n for n in loads if "evict_first" in n]
+    # Of 128 threads: 16 rows of 16 parts of 64 bytes, and 8 columns of 4 parts of 128 halves.
+    assert len(words) == 16 * 16 * 64 // (128 * 16)
+    assert len(loads) - len(words) == 8 * 4 * 128 * 2 // (128 * 16)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        dealt_halves(2),
+        dealt_halves(1, parts=16),
+        dealt_halves(1, a=32, parts=2, warps=2),
+        dealt_bytes(rows=1, parts=16),
+    ],
+    ids=["rows", "one iteration", "too many", "one iteration of bytes"],
+)
+def test_others_have_one_column(graph: KernelGraph) -> None:
+    assert deals(graph)
+    assert "(m_lane == it)" not in body(graph)
+    check(graph)
+
+
+def by_row(text: str) -> KernelGraph:
+    """What is summed is computed with something else of the row as well."""
+    graph = str(dealt_halves(1))
+    graph = graph.replace("w: constant", "r: f16[m], u: f16[m, a], w: constant")
+    product = line(dealt_halves(1), "g:")
+    return parse(graph.replace(product, f"{product}\n{text}").replace("e g", "e o"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "r_t = load r[m]\n o = mul g, r_t",
+        "u_t = load u[m, a/loop]\n o = mul g, u_t",
+        "f_t = max g over(m)\n o = sub g, f_t",
+    ],
+    ids=["a factor of rows", "a factor of iterations", "rows together"],
+)
+def test_what_sees_other_columns_keeps_one(text: str) -> None:
+    graph = by_row(text)
+    assert problems(graph) == []
+    assert "(m_lane == it)" not in body(graph)
+    check(graph)
+
+
+def test_early_words_stand_before_the_wait() -> None:
+    for graph in (dealt_halves(1, early=EARLY), dealt_bytes(early=EARLY)):
+        before, _, behind = body(graph).partition("gdc_wait()")
+        assert before.count("dealt_rows(") == 1
+        assert "x_ptr" not in before.partition("_early = ()")[2]
+        assert "gdc_launch_dependents()" in behind
+        made = plan(graph)
+        ptx = str(compile_kernel(made, made.kernels[0], 90).asm["ptx"])
+        wait = ptx.index("griddepcontrol.wait")
+        assert "evict_first" in ptx[:wait]
+        assert wait < ptx.index("griddepcontrol.launch_dependents")
+
+
 # -- What is not -----------------------------------------------------------------------
 
 

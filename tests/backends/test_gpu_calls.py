@@ -5,15 +5,18 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import mirage_dsl as mirage
+from mirage_dsl.backends.triton.lowering.emit import plan
 from mirage_dsl.backends.triton.running.launch import TritonExecutable
 from mirage_dsl.core.errors import CompileError, ShapeError
 from mirage_dsl.core.types import f16
+from mirage_dsl.ir.analysis.launches import launched_early, launched_in_turn
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.evaluate import evaluate_numpy
 from mirage_dsl.ir.graph import KernelGraph, Schedule
@@ -193,6 +196,42 @@ def _written_and_run(
     for tensor, values in zip(inputs, new, strict=True):
         tensor.copy_(values)
     return run(*inputs)[0]
+
+
+def steps(early: int) -> KernelGraph:
+    """A product with constant weights, whose result can be the next one's operand."""
+    g = KernelBuilder("step", m=32, k=512, n=512)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    with g.block(grid={"n": 32}, loop=("k", 128), schedule=Schedule(num_stages=1)) as b:
+        xt, wt = b.load(x, "m, k/loop"), b.load(w, "k/loop, n/grid")
+        product = b.matmul(xt, wt, over="k")
+        y = b.store(b.tanh(b.accumulate(product)), "m, n/grid", dtype=f16)
+    graph = launched_early(g.returns(y).build(), first=True, constant={"w"})
+    return graph.with_schedules(lambda b: replace(b.schedule, early=early))
+
+
+@pytest.mark.parametrize("early", [1, 2, 4])
+def test_a_chain_whose_weights_are_loaded_before_the_wait(early: int) -> None:
+    """Each call's operand is what the one ahead of it makes."""
+    graph = steps(early)
+    run, plain = TritonExecutable(graph), TritonExecutable(launched_in_turn(graph))
+    assert plan(graph).source.index("w_ptr +") < plan(graph).source.index("gdc_wait() ")
+    x, w = on_gpu(graph)
+    right, found = [x], [torch.empty_like(x) for _ in range(300)]
+    for _ in found:
+        right.append(plain(right[-1], w)[0].clone())
+    run(x, w)
+    replayed = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(replayed):
+        for at, y in enumerate(found):
+            run(found[at - 1] if at else x, w, out=[y])
+    for _ in range(5):
+        for y in found:
+            y.zero_()
+        torch.cuda.synchronize()
+        replayed.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(y, r) for y, r in zip(found, right[1:], strict=True))
 
 
 @pytest.mark.parametrize("early", [False, True])

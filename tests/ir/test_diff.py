@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mirage_dsl.core.types import f16
 from mirage_dsl.ir.builder import KernelBuilder
-from mirage_dsl.ir.canonical import diff
+from mirage_dsl.ir.canonical import canonical_hash, diff
 from mirage_dsl.ir.graph import KernelGraph, Schedule
 
 
@@ -46,6 +46,15 @@ def test_tiles_loop_and_schedule() -> None:
         "  loop: k / 8 -> k / 4",
         "  schedule num_warps: 4 -> 8",
     ]
+
+
+def test_what_is_constant() -> None:
+    a = linear()
+    early = replace(a.inputs[1], constant=True)
+    b = replace(a, inputs=(a.inputs[0], early))
+    assert diff(a, b).splitlines() == ["input w: f16[k, n] -> constant f16[k, n]"]
+    assert canonical_hash(a) == canonical_hash(b), "it is the same program"
+    assert canonical_hash(a, schedule=True) != canonical_hash(b, schedule=True)
 
 
 def test_nodes_of_a_block() -> None:

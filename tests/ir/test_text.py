@@ -188,7 +188,7 @@ def program(*nodes: Apply | BlockGraph, returns: str, m: int | None = 4) -> Kern
     [
         "load", "store", "return", "block", "accumulate", "running", "max", "concat",
         "rescale", "where", "layout", "mirage", "mugraph", "grid", "loop", "over",
-        "exp", "add", "m", "f32", "true", "_", "π", "info", "e5",
+        "exp", "add", "m", "f32", "true", "_", "π", "info", "e5", "constant",
     ],
 )  # fmt: skip
 def test_any_word_names_a_value_a_dim_and_a_graph(word: str) -> None:

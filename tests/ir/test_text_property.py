@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,7 @@ WORDS = (
     *("x", "y", "k", "m", "π", "_", "info", "exp", "add", "f16", "true", "over", "to"),
     *("load", "store", "return", "block", "accumulate", "running", "max", "concat"),
     *("rescale", "where", "layout", "mirage", "mugraph", "grid", "loop", "dims"),
+    "constant",
 )
 DIMS = ("k", "m", "n", "load", "grid", "max", "d0")
 NUMBERS = st.one_of(
@@ -60,6 +62,7 @@ SCHEDULES = st.builds(
     swap_operands=st.booleans(),
     pdl=st.booleans(),
     prefetch=st.sampled_from([0, 1, 2]),
+    early=st.integers(0, 8),
 )
 
 
@@ -214,7 +217,8 @@ class Draft:
         for _ in range(self.data.draw(st.integers(1, 3))):
             chosen = [Dim(d) for d in self.data.draw(dims)]
             types[self.name(list(types))] = self.tensor(chosen, self.pick(DTYPES))
-        inputs = tuple(Input(n, t) for n, t in types.items())
+        given = ((n, t, self.data.draw(st.booleans())) for n, t in types.items())
+        inputs = tuple(itertools.starmap(Input, given))
         nodes: list[Apply | BlockGraph] = []
         for _ in range(self.data.draw(st.integers(0, 4))):
             if self.data.draw(st.booleans()):

@@ -10,12 +10,18 @@ from mirage_dsl.core.types import f16, f32
 from mirage_dsl.ir.analysis.launches import (
     after_wait,
     asked_ahead,
+    awaited,
     behind_kernels,
     has_work_ahead,
+    launched_early,
+    launched_in_turn,
+    launches,
+    loaded_early,
     loads_beside,
     runs_ahead,
 )
 from mirage_dsl.ir.builder import KernelBuilder
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
 from tests.programs import mugraphs
 
@@ -130,3 +136,76 @@ def test_views_of_what_a_kernel_made_are_made_too() -> None:
 def test_the_first_kernel_is_behind_none() -> None:
     graph = mugraphs.side_product(16, 128, 64, 16, schedule=EARLY)
     assert behind(replace(graph, nodes=graph.nodes[:1], returns=())) == []
+
+
+# -- What the caller promises ----------------------------------------------------------
+
+
+def linear(k: int = 64, stages: int = 1) -> KernelGraph:
+    """A product whose loop has 16 of k in an iteration, and part of a bias behind it."""
+    g = KernelBuilder("linear", m=16, k=k, n=32, j=40)
+    x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
+    part = g.slice(g.input("b", f16, "m, j"), dim="j", start=8, stop=40, to="n")
+    with g.block(
+        grid={"m": 16}, loop=("k", 16), schedule=Schedule(num_stages=stages)
+    ) as b:
+        xt, wt = b.load(x, "m/grid, k/loop"), b.load(w, "k/loop, n")
+        total = b.accumulate(b.matmul(xt, wt, over="k"))
+        y = b.store(b.add(total, b.load(part, "m/grid, n")), "m/grid, n", dtype=f16)
+    return g.returns(y).build()
+
+
+def test_without_a_promise_a_first_kernel_waits_for_all() -> None:
+    graph = launched_early(linear(), first=True)
+    assert awaited(graph) == {}
+    assert [(k.made, k.announced) for k in launches(graph)] == [(None, "")]
+    assert graph.blocks[0].schedule.early == 0
+
+
+def test_constants_are_loaded_before_the_wait() -> None:
+    graph = launched_early(linear(), first=True, constant={"w"})
+    assert check(graph) == []
+    (block,) = graph.blocks
+    assert block.schedule == Schedule(num_stages=1, pdl=True, early=1)
+    made = awaited(graph)[block]
+    assert {"x", "b"} <= made
+    assert "w" not in made
+    assert [n.source for n in loaded_early(block, made)] == ["w"]
+    assert has_work_ahead(block, made)
+    (launch,) = launches(graph)
+    assert launch.announced == "start", "the next call's first kernel loads early too"
+    assert launched_in_turn(graph).blocks[0].schedule == Schedule(num_stages=1)
+
+
+def test_a_view_of_what_is_not_constant_is_not() -> None:
+    graph = launched_early(linear(), first=True, constant={"w"})
+    (made,) = awaited(graph).values()
+    assert made == {"x", "b", graph.applies[0].result}
+    graph = launched_early(linear(), first=True, constant={"w", "b"})
+    (made,) = awaited(graph).values()
+    assert made == {"x"}
+    loads = loaded_early(graph.blocks[0], made)
+    assert {n.source for n in loads} == {"w", graph.applies[0].result}
+
+
+@pytest.mark.parametrize("changes", [{"k": 256}, {"stages": 3}])
+def test_long_and_pipelined_loops_load_nothing_early(changes: dict[str, int]) -> None:
+    graph = launched_early(linear(**changes), first=True, constant={"w"})
+    assert graph.blocks[0].schedule.early == 0
+    assert check(graph) == []
+
+
+def test_what_was_chosen_of_a_kernel_that_starts_early_stays() -> None:
+    schedule = Schedule(num_stages=1, pdl=True)
+    graph = linear().with_schedules(lambda _: schedule)
+    for _ in range(2):
+        graph = launched_early(graph, first=True, constant={"w"})
+        assert graph.blocks[0].schedule == schedule
+
+
+def test_where_all_but_constants_comes_late_the_loop_runs_ahead() -> None:
+    graph = launched_early(linear(), first=True, constant={"w", "x"})
+    graph = graph.with_schedules(lambda b: replace(b.schedule, early=0))
+    (made,) = awaited(graph).values()
+    assert runs_ahead(graph.blocks[0], made)
+    assert {n.source for n in graph.blocks[0].loads} & made, "the bias behind it"

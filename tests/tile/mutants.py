@@ -223,6 +223,7 @@ class _Scope:
                 yield f"{name} for {load.source}", replace(load, source=name)
         if load.buffers != 0:
             yield "no buffers", replace(load, buffers=0)
+        yield "before the wait", replace(load, early=1)
         if load.along is not None:
             for other in self.alike(load.along.index):
                 along = replace(load.along, index=other)

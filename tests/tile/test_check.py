@@ -222,6 +222,24 @@ def test_what_others_made_is_read_behind_the_wait() -> None:
     assert "reads k before" in found.message
 
 
+def test_what_others_made_is_not_loaded_early() -> None:
+    """Of what the loop reads, first iterations may come before the wait."""
+    plain = ATTENTION.replace("pdl(true)", "num_stages(1) pdl(true)", 1)
+    early = plain.replace(
+        "guarded(d, n/loop) buffers(stages)",
+        "guarded(d, n/loop) buffers(stages) early(2)",
+        1,
+    )
+    assert check(parse(early), made=frozenset({"q", "v"})) == []
+    for made in (frozenset({"k"}), None):
+        (found,) = check(parse(early), made=made)
+        assert found.rule == "waits_before_dependent"
+        assert "reads k before" in found.message
+    bounded = early.replace("loop(n / 16)", "loop(n / 16) while(n <= m)")
+    (found,) = check(parse(bounded), made=frozenset({"q", "v"}))
+    assert found.rule == "early_loads_know_where"
+
+
 def test_the_example_of_the_documentation_reads_back() -> None:
     page = PAGE.read_text("utf-8")
     (text,) = re.findall(r"```\n(tiles 1\n.*?)```", page, flags=re.S)

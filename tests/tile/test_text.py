@@ -50,6 +50,9 @@ def forms(graph: KernelGraph) -> Iterator[KernelGraph]:
         yield graph.with_schedules(schedule)
     yield ragged(graph)
     yield launched_early(ragged(graph), first=True)
+    early = graph.with_schedules(lambda b: replace(b.schedule, num_stages=1))
+    inputs = {i.name for i in graph.inputs[1:]}
+    yield launched_early(early, first=True, constant=inputs)
 
 
 @pytest.mark.sample(6)

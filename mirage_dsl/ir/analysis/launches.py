@@ -707,7 +707,8 @@ def launches(graph: ir.KernelGraph) -> Iterator[LaunchedBlock]:
 
 def _next_call(graph: ir.KernelGraph) -> ir.Apply | ir.BlockGraph | None:
     """The first kernel of what follows a call, as far as one can guess: another one."""
-    first = next(iter(graph.nodes), None)
+    kernels = (n for n in graph.nodes if isinstance(n, ir.BlockGraph) or not n.is_view)
+    first = next(kernels, None)
     early = isinstance(first, ir.BlockGraph) and first.schedule.early
     return first if early else None
 

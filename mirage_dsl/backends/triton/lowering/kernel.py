@@ -2000,20 +2000,28 @@ class _Printer:
             self._name(load, self._looped.columns[load.result])
             return
         name = self._writer.names.fresh(load.result)
-        held = self._looped.early.get(load.result)
-        if held is None:
+        if load.result in self._looped.early:
+            self._take_early(load, name)
+        else:
             self._load_now(load, name)
+        self._name(load, name)
+        if load.result in self._words:
+            axes = self._axes_of(load)
+            self._variables[load.result] = Variable(name, axes, self._word(load))
+
+    def _take_early(self, load: tp.Load, name: str) -> None:
+        """What was loaded before the wait, in first iterations; else load it."""
+        writer, held = self._writer, self._looped.early[load.result]
+        if self._early == tp.iterations(self._program):
+            writer.assign(name, f"{held}[it]")
             return
-        self._writer.line(f"if it < {self._early}:")
-        self._writer.indent()
-        self._writer.assign(name, f"{held}[it]")
-        self._writer.dedent()
-        self._writer.line("else:")
-        self._writer.indent()
+        writer.below(f"if it < {self._early}:", [f"{name} = {held}[it]"])
+        writer.line("else:")
+        writer.indent()
         self._tiles.enter()
         self._load_now(load, name)
         self._tiles.leave()
-        self._writer.dedent()
+        writer.dedent()
 
     def _load_now(self, load: tp.Load, name: str) -> None:
         """Load a tile, under a name."""
@@ -2036,9 +2044,6 @@ class _Printer:
                 self._load_dealt(load, address, name)
             else:
                 self._memory.load(address, axes, name, whole=whole, inside=inside)
-        self._name(load, name)
-        if load.result in self._words:
-            self._variables[load.result] = Variable(name, axes, self._word(load))
 
     def _load_dealt(self, load: tp.Load, address: Address, name: str) -> None:
         """Load what threads multiply, and give it the axes that the product takes."""
