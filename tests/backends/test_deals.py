@@ -122,7 +122,7 @@ def test_x_of_all_iterations_takes_the_registers_of_one() -> None:
     ptx = str(compile_kernel(made, made.kernels[0], 90).asm["ptx"])
     loads = [n for n in ptx.splitlines() if ".v4.b32" in n and "ld.global" in n]
     words = [n for n in loads if "evict_first" in n]
-    # Of 128 threads: 16 rows of 16 parts of 64 bytes, and 8 columns of 4 parts of 128 halves.
+    # 128 threads: 16 rows of 16 parts of 64 bytes; 8 columns of 4 parts of 128 halves.
     assert len(words) == 16 * 16 * 64 // (128 * 16)
     assert len(loads) - len(words) == 8 * 4 * 128 * 2 // (128 * 16)
 

@@ -142,7 +142,7 @@ def test_the_first_kernel_is_behind_none() -> None:
 
 
 def linear(k: int = 64, stages: int = 1) -> KernelGraph:
-    """A product whose loop has 16 of k in an iteration, and part of a bias behind it."""
+    """A product whose loop has 16 of k in an iteration, and part of a bias behind."""
     g = KernelBuilder("linear", m=16, k=k, n=32, j=40)
     x, w = g.input("x", f16, "m, k"), g.input("w", f16, "k, n")
     part = g.slice(g.input("b", f16, "m, j"), dim="j", start=8, stop=40, to="n")
