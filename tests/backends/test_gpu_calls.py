@@ -220,7 +220,7 @@ def test_a_chain_whose_weights_are_loaded_before_the_wait(early: int) -> None:
     right, found = [x], [torch.empty_like(x) for _ in range(300)]
     for _ in found:
         right.append(plain(right[-1], w)[0].clone())
-    run(x, w)
+    run(x, w, out=[torch.empty_like(x)])
     replayed = torch.cuda.CUDAGraph()
     with torch.cuda.graph(replayed):
         for at, y in enumerate(found):
