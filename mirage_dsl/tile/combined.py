@@ -677,6 +677,8 @@ def spread(
     ((side, load),) = columns.items()
     if program.extents[side.name] != 1 or not load.batch.loop or side.loop:
         return None
+    if program.extents[program.loop.dim] is None:
+        return None
     if not 2 <= tp.iterations(program) <= pieces[side].width:
         return None
     looped = [s for s, inside in tp.walk(program.body) if inside]

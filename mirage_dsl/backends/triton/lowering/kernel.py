@@ -988,11 +988,11 @@ class Places:
         starts[load.batch] = part + across
         return Lanes(order, starts, f"({mask}){across}" if mask else "")
 
-    def is_column(self, order: tp.Order) -> str:
-        """Whether lanes are in the column of iteration `it`, if these are spread."""
+    def is_column(self, number: str, order: tp.Order) -> str:
+        """Whether lanes are in a column, of those over which iterations are spread."""
         assert self.spread is not None
         side = self.spread[0]
-        return f"({self._lanes[side]} == it){subscript((side,), order)}"
+        return f"({self._lanes[side]} == {number}){subscript((side,), order)}"
 
     def _assign(self, load: Dealt, what: str, text: str) -> str:
         """A variable about what is dealt."""
@@ -1703,7 +1703,10 @@ class _Printer:
                 self._looped.columns[result] = name
 
     def _sum_columns(self) -> None:
-        """Of what iterations added to their own columns, the sum in all columns."""
+        """Of what iterations added to their own columns, the sum in the first one.
+
+        Others hold nothing, as where iterations are not spread.
+        """
         assert self._places.spread is not None
         side, _ = self._places.spread
         statements = self._program.statements
@@ -1711,9 +1714,10 @@ class _Printer:
         for value in dict.fromkeys(summed):
             tile = self._variables[value]
             if side in tile.axes:
-                axis, shape = tile.axes.index(side), self._tiles.shape(tile.axes)
+                first = self._places.is_column("0", tile.axes)
+                axis = tile.axes.index(side)
                 text = f"tl.sum({tile.name}, axis={axis}, keep_dims=True)"
-                self._writer.assign(tile.name, f"tl.broadcast_to({text}, {shape})")
+                self._writer.assign(tile.name, f"tl.where({first}, {text}, 0.0)")
 
     @cached_property
     def _early(self) -> int:
@@ -1722,22 +1726,31 @@ class _Printer:
         return tp.loaded_early(self._program) if asked else 0
 
     def _load_early(self) -> None:
-        """Before the wait: what first iterations read that is there already."""
+        """Before the wait: what first iterations read that is there already.
+
+        What has a column of each iteration comes behind it, with all of them.
+        """
         self._hoist()
-        loads = [s for s in self._program.statements if isinstance(s, tp.Load)]
-        loads = [s for s in loads if s.early]
+        loads = [self._loads[name] for name in self._early_loads()]
         self._writer.line("# Of the first iterations, while the kernel ahead runs:")
         for load in loads:
-            self._looped.early[load.result] = self._writer.names.fresh(
-                f"{load.result}_early"
-            )
-            self._writer.line(f"{self._looped.early[load.result]} = ()")
+            held = self._writer.names.fresh(f"{load.result}_early")
+            self._looped.early[load.result] = held
+            self._writer.line(f"{held} = ()")
         with self._iterating(f"for it in tl.static_range({self._early}):"):
             for load in loads:
                 self._load_now(load, name := self._writer.names.fresh(load.result))
                 held = self._looped.early[load.result]
                 self._writer.line(f"{held} = {held} + ({name},)")
         self._places.pause_loop()
+
+    def _early_loads(self) -> Iterator[str]:
+        """The results of loads of which first iterations come before the wait."""
+        for statement in self._program.statements:
+            if isinstance(statement, tp.Load) and statement.early:
+                dealt = self._dealt.get(statement.result)
+                if dealt is None or dealt.of_rows or not self._places.spread:
+                    yield statement.result
 
     def _parts(self) -> Mapping[tp.Part, tuple[str, str]]:
         """Of each part, the first iteration, and the one behind the last."""
@@ -1808,7 +1821,7 @@ class _Printer:
         return first, end
 
     def _wait(self, _: tp.Wait) -> None:
-        if self._early:
+        if self._early and any(self._early_loads()):
             self._load_early()
         self._if_early("gdc_wait()  # until the kernel before is done")
 
@@ -2459,7 +2472,7 @@ class _Printer:
         joined = step.op.join.triton.format(name, operand)
         spread = self._places.spread
         if spread is not None and spread[0] in target.axes:
-            chosen = self._places.is_column(target.axes)
+            chosen = self._places.is_column("it", target.axes)
             joined = f"tl.where({chosen}, {joined}, {name})"
         self._writer.assign(name, joined)
 
