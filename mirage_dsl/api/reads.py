@@ -426,7 +426,8 @@ class _Walk:
         self.named = _Named()
         self.look = _Look()
         self._texts: set[str] = set()
-        self._absent: list[tuple[object, dict[str, Any], list[str], str]] = []
+        self._absent: list[tuple[object, dict[str, Any], tuple[str, ...], str]] = []
+        self._absent_of_kinds: dict[type, tuple[str, ...]] = {}
         self._calls = self._items = 0
         self.key = self._visit(function, "", 0), self._default_dtype()
         self._compare_absent()
@@ -828,14 +829,12 @@ class _Walk:
             read = _reader(value, space, name)
             at = f"{path}.{name}", depth + 1
             parts.append((name, self._edge(value, name, read, at)))
-        computed = isinstance(getattr(kind, "__getattr__", None), FunctionType)
-        maybe = self._wanted if computed and not _of_library(kind) else set[str]()
-        if not isinstance(value, FunctionType):
-            maybe |= self._last.by_text
-        absent = [name for name in sorted(maybe - names) if not hasattr(kind, name)]
+        absent = self._absent_of(kind)
+        if not names.isdisjoint(absent):
+            absent = tuple(name for name in absent if name not in names)
         if absent:
             self._absent.append((value, space, absent, path))
-            parts.append(("", tuple(absent)))
+            parts.append(("", absent))
         if "__wrapped__" in space:
             parts.append(("", self._visit(space["__wrapped__"], path, depth)))
         if "_modules" in space and "_parameters" in space:
@@ -845,6 +844,17 @@ class _Walk:
             parts.append(("", self._visit(kind, f"{path}.__class__", depth + 1)))
         # Where an attribute comes from makes no difference.
         return tuple(sorted(parts, key=itemgetter(0)))
+
+    def _absent_of(self, kind: type) -> tuple[str, ...]:
+        """What may be read of an object though its class has it not, once for all."""
+        if kind not in self._absent_of_kinds:
+            computed = isinstance(getattr(kind, "__getattr__", None), FunctionType)
+            maybe = self._wanted if computed and not _of_library(kind) else set[str]()
+            if kind is not FunctionType:
+                maybe = maybe | self._last.by_text
+            absent = tuple(name for name in sorted(maybe) if not hasattr(kind, name))
+            self._absent_of_kinds[kind] = absent
+        return self._absent_of_kinds[kind]
 
     def _layer(
         self, layer: Any, space: dict[str, Any], path: str, depth: int
