@@ -6,14 +6,16 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from typing import Any, cast
 
 import pytest
 
 import mirage_dsl as mirage
 from mirage_dsl.core.hardware import H100
 from mirage_dsl.core.settings import BUDGET_SECONDS, DETERMINISTIC
-from mirage_dsl.ir.graph import BlockGraph, KernelGraph
+from mirage_dsl.ir.analysis.launches import launched_early
+from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
 from mirage_dsl.search.result import SearchResult
 from mirage_dsl.search.variants import proposals, unlooped
 from mirage_dsl.store import superoptimize as store
@@ -21,6 +23,7 @@ from mirage_dsl.tune import tuner
 from mirage_dsl.tune.measure import Timing
 from mirage_dsl.tune.tuner import Tuned, tuned
 from mirage_dsl.verify.verifier import verify
+from tests.backends.conformance import loaded_early
 from tests.tune.tuning import Device, gated, library_first, searched
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
@@ -319,3 +322,35 @@ def test_a_search_leaves_time_to_the_tuning_that_follows(
     own = tuner.ALLOWANCES["quick"]
     assert budgets == [None, own.search, None, 2.0, 3.0, None]
     assert own.search + own.least < own.seconds
+
+
+def test_of_constants_it_is_tried_how_many_iterations_are_early() -> None:
+    """Neighbours are those of what is timed, each once."""
+    result = _decoded()
+    early = loaded_early(64, early=1)
+    inputs = tuple(replace(i, constant=False) for i in early.inputs)
+    plain = replace(early, inputs=inputs).with_schedules(lambda _: Schedule(4, 1))
+    form = partial(launched_early, first=True, constant={"w", "b"})
+    assert form(plain) == early.with_schedules(
+        lambda b: replace(b.schedule, num_warps=4, early=1)
+    )
+    climb = tuner.Climb(
+        result, tuner.ALLOWANCES["full"], None, H100, lambda *_: None, form
+    )
+    found = climb._beside(plain)
+    assert {g.blocks[0].schedule.early for g in found} >= {0, 1, 2}
+    assert all(g.blocks[0].schedule.pdl for g in found)
+    assert all(form(g) == g for g in found)
+    (later,) = (g for g in found if g.blocks[0].schedule.early == 2)
+
+    class Judge:
+        def times(self, graphs: Sequence[KernelGraph], progress: Any) -> None:
+            for at in range(len(graphs)):
+                progress(Timing(at, 1.0, 1e-4))
+
+    climb._time(cast("Any", Judge()), [plain, later])
+    back = climb._beside(later)
+    assert form(plain) not in back
+    assert later not in back
+    without = tuner.Climb(result, tuner.ALLOWANCES["full"], None, H100, lambda *_: None)
+    assert {g.blocks[0].schedule.early for g in without._beside(plain)} == {0}
