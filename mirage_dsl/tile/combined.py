@@ -672,7 +672,7 @@ def spread(
         pieces: Its pieces at the sizes that it is made for.
     """
     columns = {d.side: d for d in dealt.values() if not d.of_rows}
-    if program.loop is None or program.bounds or len(columns) != 1:
+    if program.loop is None or program.bounds or program.whole or len(columns) != 1:
         return None
     ((side, load),) = columns.items()
     if program.extents[side.name] != 1 or not load.batch.loop or side.loop:

@@ -1693,14 +1693,19 @@ class _Printer:
         self._tiles.leave()
         self._writer.dedent()
 
+    @cached_property
+    def _in_columns(self) -> Sequence[str]:
+        """What iterations have a column of each."""
+        dealt = self._dealt.items()
+        return [r for r, d in dealt if not d.of_rows and self._places.spread]
+
     def _load_columns(self) -> None:
         """What iterations have a column of each, of all of them at once."""
-        for result, dealt in self._dealt.items():
-            if not dealt.of_rows:
-                name = self._writer.names.fresh(f"{result}_columns")
-                address = replace(self._looped.addresses[result], step="")
-                self._load_dealt(self._loads[result], address, name)
-                self._looped.columns[result] = name
+        for result in self._in_columns:
+            name = self._writer.names.fresh(f"{result}_columns")
+            address = replace(self._looped.addresses[result], step="")
+            self._load_dealt(self._loads[result], address, name)
+            self._looped.columns[result] = name
 
     def _sum_columns(self) -> None:
         """Of what iterations added to their own columns, the sum in all columns."""
@@ -1725,7 +1730,8 @@ class _Printer:
         """Before the wait: what first iterations read that is there already."""
         self._hoist()
         loads = [s for s in self._program.statements if isinstance(s, tp.Load)]
-        loads = [s for s in loads if s.early]
+        # What all iterations have a column of is loaded behind the wait, at once.
+        loads = [s for s in loads if s.early and s.result not in self._in_columns]
         self._writer.line("# Of the first iterations, while the kernel ahead runs:")
         for load in loads:
             self._looped.early[load.result] = self._writer.names.fresh(
