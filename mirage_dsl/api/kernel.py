@@ -86,7 +86,7 @@ from mirage_dsl.frontend.arguments import (
 from mirage_dsl.frontend.functions import NoTensor, call_by_reference, evaluate_trace
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace, trace_call
-from mirage_dsl.ir.analysis.launches import launched_early
+from mirage_dsl.ir.analysis.launches import early_where_possible, launched_early
 from mirage_dsl.ir.check import check, check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import (
@@ -244,7 +244,9 @@ class BoundKernel:
     def _set(self, mugraph: KernelGraph) -> None:
         before, self._chosen = self._chosen, mugraph
         if self._options.overlap:
-            constant = self._constant
+            # A pinned μGraph may have other names for its inputs.
+            pairs = zip(self.program.inputs, mugraph.inputs, strict=True)
+            constant = {own.name for i, own in pairs if i.name in self._constant}
             self._chosen = launched_early(mugraph, first=True, constant=constant)
         self._searched, self._executables = False, None
         if before is not None:
@@ -712,7 +714,8 @@ def resized(
 ) -> KernelGraph:
     """The graph with the extents of `free` dims, and what follows, that shapes tell.
 
-    What is sliced may be too short for it: that is for `check` to say.
+    What is sliced may be too short for it: that is for `check` to say.  Loops that are
+    too long now load nothing early.
 
     Args:
         graph: The graph.
@@ -727,7 +730,7 @@ def resized(
         return graph
     symbolic = graph.with_extents({**dict.fromkeys(free), **(told or {})})
     bound = bind_extents(symbolic, shapes)
-    return graph.with_extents(derived_extents(graph, bound))
+    return early_where_possible(graph.with_extents(derived_extents(graph, bound)))
 
 
 class Executables:

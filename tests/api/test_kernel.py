@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
@@ -367,6 +368,16 @@ def test_what_is_constant_is_not_written() -> None:
         kernel(x, w, out=torch.empty(4, 16).half())
         with pytest.raises(UnsupportedError, match="writes to w, which is constant"):
             kernel(x, w, out=w[4:8])
+
+
+def test_inputs_of_a_given_mugraph_are_constant_by_their_places() -> None:
+    text = re.sub(r"\b[xw]\b", lambda m: "w" if m[0] == "x" else "x", ONE_STAGE)
+    kernel = mirage.kernel(mugraph=text, overlap=True, constant="w")
+    bound = kernel(rms_linear.function).bind(
+        mirage.spec((4, 32)), mirage.spec((32, 16))
+    )
+    found = [(i.name, i.constant) for i in bound.mugraph.inputs]
+    assert found == [("w", False), ("x", True)]
 
 
 def test_tensors_of_an_argument_are_constant_together() -> None:

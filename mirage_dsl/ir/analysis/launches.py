@@ -537,6 +537,16 @@ def launched_in_turn(graph: ir.KernelGraph) -> ir.KernelGraph:
     )
 
 
+def early_where_possible(graph: ir.KernelGraph) -> ir.KernelGraph:
+    """Loops that can load nothing early are not asked to."""
+
+    def fitting(block: ir.BlockGraph) -> ir.Schedule:
+        fits = not block.schedule.early or most_early(block, graph.extent_of)
+        return block.schedule if fits else replace(block.schedule, early=0)
+
+    return graph.with_schedules(fitting)
+
+
 def behind_kernels(
     graph: ir.KernelGraph,
 ) -> Iterator[tuple[ir.BlockGraph, AbstractSet[str]]]:
