@@ -209,6 +209,21 @@ def test_a_view_of_what_is_not_constant_is_not() -> None:
     assert {n.source for n in loads} == {"w", graph.applies[0].result}
 
 
+@pytest.mark.parametrize("of", ["h, k", "k, h"])
+def test_what_a_view_may_copy_is_not_constant(of: str) -> None:
+    """PyTorch copies where memory has gaps: right ahead of what reads it."""
+    g = KernelBuilder("flat", m=16, h=4, k=8)
+    w, x = g.input("w", f32, "m, h, k"), g.input("x", f32, "m")
+    flat = g.flatten(w, of=of, to="q")
+    with g.block(loop=("q", 8), schedule=Schedule(num_stages=1)) as b:
+        t = b.mul(b.load(flat, "m, q/loop"), b.load(x, "m"))
+        y = b.store(b.sum(b.accumulate(t), over="q"), "m")
+    graph = g.returns(y, flat).build()
+    graph = launched_early(graph, first=True, constant={"w"})
+    (made,) = awaited(graph).values()
+    assert made == {"x", flat}
+
+
 @pytest.mark.parametrize("changes", [{"k": 256}, {"stages": 3}])
 def test_long_and_pipelined_loops_load_nothing_early(changes: dict[str, int]) -> None:
     graph = launched_early(linear(**changes), first=True, constant={"w"})
