@@ -20,7 +20,7 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -86,7 +86,7 @@ from mirage_dsl.frontend.arguments import (
 from mirage_dsl.frontend.functions import NoTensor, call_by_reference, evaluate_trace
 from mirage_dsl.frontend.tensor import Tensor
 from mirage_dsl.frontend.trace import Trace, trace_call
-from mirage_dsl.ir.analysis.launches import launched_early
+from mirage_dsl.ir.analysis.launches import early_where_possible, launched_early
 from mirage_dsl.ir.check import check, check_or_raise
 from mirage_dsl.ir.graph import KernelGraph
 from mirage_dsl.ir.maps import (
@@ -193,7 +193,7 @@ class BoundKernel:
         constant: AbstractSet[str] = frozenset(),
     ) -> None:
         self._on_change = on_change
-        self._constant = constant
+        self.constant = constant
         self.trace = trace
         self._options = options
         self._result: SearchResult | None = None
@@ -244,7 +244,9 @@ class BoundKernel:
     def _set(self, mugraph: KernelGraph) -> None:
         before, self._chosen = self._chosen, mugraph
         if self._options.overlap:
-            constant = self._constant
+            # A pinned μGraph may have other names for its inputs.
+            pairs = zip(self.program.inputs, mugraph.inputs, strict=True)
+            constant = {own.name for i, own in pairs if i.name in self.constant}
             self._chosen = launched_early(mugraph, first=True, constant=constant)
         self._searched, self._executables = False, None
         if before is not None:
@@ -347,7 +349,7 @@ class BoundKernel:
             program,
             untold,
             overlap=given.overlap,
-            constant=self._constant,
+            constant=self.constant,
             backend=given.backend,
             spent=self.trace.seconds,
         )
@@ -469,7 +471,10 @@ class BoundKernel:
         if out is not None:
             self._check_places(out)
             check_out(taken)
-        tensors = [without_lazy_bits(t) for t in tensors]
+        plain = [without_lazy_bits(t) for t in tensors]
+        made = zip(self.program.inputs, tensors, plain, strict=True)
+        self.refuse_copies(i.name for i, lazy, copy in made if copy is not lazy)
+        tensors = plain
         if self._cuts:
             bind_extents(self.program, [tuple(t.shape) for t in tensors], slices=True)
         device = device_kind([*tensors, *taken])
@@ -498,6 +503,19 @@ class BoundKernel:
         if taken:
             return self.trace.rebuild(found)
         return self._rebuilt(self.trace.alike(found, tensors), self._copied())
+
+    def refuse_copies(self, copied: Iterable[str]) -> None:
+        """Refuse constants that are copied right ahead of the kernels of a call.
+
+        Raises:
+            UnsupportedError: There is one.
+        """
+        for name in copied:
+            if name in self.constant:
+                raise UnsupportedError.here(
+                    f"{name} is constant, and is to be negated or conjugated when it "
+                    f"is read: pass {name}.resolve_conj().resolve_neg()"
+                )
 
     def _copied(self) -> frozenset[int]:
         """The outputs that a graph has in memory of others, and eager has not."""
@@ -712,7 +730,8 @@ def resized(
 ) -> KernelGraph:
     """The graph with the extents of `free` dims, and what follows, that shapes tell.
 
-    What is sliced may be too short for it: that is for `check` to say.
+    What is sliced may be too short for it: that is for `check` to say.  Loops that are
+    too long now load nothing early.
 
     Args:
         graph: The graph.
@@ -727,7 +746,7 @@ def resized(
         return graph
     symbolic = graph.with_extents({**dict.fromkeys(free), **(told or {})})
     bound = bind_extents(symbolic, shapes)
-    return graph.with_extents(derived_extents(graph, bound))
+    return early_where_possible(graph.with_extents(derived_extents(graph, bound)))
 
 
 class Executables:
@@ -1209,6 +1228,7 @@ class Kernel:
         self._read()
         age = self._calls.age
         bound = self._bind(arguments)
+        bound.refuse_copies(arguments.copied)
         result = bound.run(arguments.tensors, out)
         if key is not None:
             call = self._prepared(args, kwargs, given, bound, arguments.tensors)
@@ -1349,12 +1369,12 @@ class Kernel:
             trace = trace_call(function, found, dynamic=dynamic)
             if trace.strides is not None and not self._asks_strides:
                 self._asks_strides, given = True, (*given, strides)
-            bound = self._of_trace(trace, found.specs)
+            constant = tensors_named(arguments, options.constant, self._name)
+            bound = self._of_trace(trace, found.specs, constant)
             if bound is None:
                 specs = found.specs
                 if dynamic:
                     specs = typical(trace.program, found, arguments)
-                constant = tensors_named(arguments, options.constant, self._name)
                 bound = BoundKernel(trace, specs, options, self._calls.forget, constant)
             # Where the trace has changed what it reads, it serves this call alone.
             key = bound if reads.changed() else self._look().key
@@ -1362,10 +1382,11 @@ class Kernel:
         return bound
 
     def _of_trace(
-        self, trace: Trace, specs: tuple[TensorSpec, ...]
+        self, trace: Trace, specs: tuple[TensorSpec, ...], constant: AbstractSet[str]
     ) -> BoundKernel | None:
         """What was bound for such a trace already."""
         known = (b for key, b in list(self._bound.items()) if key[0] == specs)
+        known = (b for b in known if b.constant == constant)
         return next((bound for bound in known if _same(bound.trace, trace)), None)
 
     def trace(self, *args: Any, **kwargs: Any) -> KernelGraph:

@@ -1017,6 +1017,7 @@ class Arguments:
         origin: What they are like.
         form: How many were given by position, and the names of the others, where the
             function may see that; those not given are then not handed on.
+        copied: Names of tensors that were copied for the call.
     """
 
     values: Mapping[str, Any]
@@ -1026,6 +1027,7 @@ class Arguments:
     tensors: tuple[Any, ...]
     origin: Origin
     form: tuple[int, tuple[str, ...]] | None = None
+    copied: frozenset[str] = frozenset()
 
     @property
     def constants(self) -> object:
@@ -1121,6 +1123,7 @@ def bind_arguments(
         tuple(binder.tensors),
         origin_of(binder.tensors),
         (len(args), tuple(kwargs)) if _sees_form(function) else None,
+        frozenset(binder.copied),
     )
 
 
@@ -1143,6 +1146,7 @@ class _Binder:
         self.specs: list[TensorSpec] = []
         self.hints: list[tuple[str | None, ...]] = []
         self.tensors: list[Any] = []
+        self.copied: set[str] = set()
 
     def bind(self, parameter: str, value: Any, *, passed: bool = True) -> Any:
         """One argument, tensors replaced by their places.
@@ -1163,6 +1167,7 @@ class _Binder:
                     return static_argument(found, path, self._location)
                 return found
             paired = has_pairs(found)
+            copied = is_conjugated(found)
             found = to_pairs(found)
             given = (
                 found
@@ -1176,6 +1181,7 @@ class _Binder:
             self.specs.append(given)
             self.hints.append(hints)
             self.tensors.append(found)
+            self.copied |= {self.names[-1]} if copied else set()
             return Leaf(len(self.names) - 1, paired)
 
         return map_leaves(value, leaf, parameter)
@@ -1385,6 +1391,11 @@ def has_pairs(tensor: Any) -> bool:
     """Whether it is one of PyTorch's complex tensors, with memory of the usual kind."""
     found = getattr(getattr(tensor, "dtype", None), "is_complex", False)
     return found is True and str(tensor.layout) == "torch.strided"
+
+
+def is_conjugated(tensor: Any) -> bool:
+    """Whether a complex tensor is conjugated when it is read: its parts are a copy."""
+    return has_pairs(tensor) and tensor.is_conj()
 
 
 def to_pairs(tensor: Any) -> Any:

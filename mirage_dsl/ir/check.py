@@ -697,7 +697,11 @@ def _schedule(view: BlockView) -> Iterator[Problem]:
             "take 0 to ask for nothing ahead",
         )
     early = view.block.schedule.early
-    if early and not most_early(view.block, view.extents):
+    if early < 0:
+        yield Problem(
+            f"early({early}), expected 0 or more", "take 0 to load nothing early"
+        )
+    elif early and not most_early(view.block, view.extents):
         yield Problem(
             f"early({early}) without a loop of {ir.WRITTEN_OUT} known iterations or "
             "fewer that has num_stages(1), and no descriptors or bounds",

@@ -70,7 +70,9 @@ def iterations(block: ir.BlockGraph, extents: Mapping[str, int]) -> int:
 def most_early(block: ir.BlockGraph, extents: Mapping[str, int | None]) -> int:
     """How many iterations a kernel can load early: those of a plain, short loop."""
     schedule, loop = block.schedule, block.loop
-    if loop is None or block.bounds or schedule.num_stages > 1 or schedule.descriptors:
+    if loop is None or block.bounds or block.settled:
+        return 0
+    if schedule.num_stages > 1 or schedule.descriptors:
         return 0
     known = {n: e for n, e in extents.items() if e is not None}
     if loop.dim not in known:

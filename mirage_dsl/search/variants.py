@@ -194,7 +194,7 @@ def neighbours(
         facts = facts_of(node, types, extents)
         for block in _steps(facts, made.get(node), hardware.architecture):
             if block.schedule.early and not most_early(block, extents):
-                continue
+                block = replace(block, schedule=replace(block.schedule, early=0))
             cost = priced.with_sizes(at, block)
             if cost.feasible:
                 found[at, block] = cost

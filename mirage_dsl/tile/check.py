@@ -868,7 +868,8 @@ def early_loads_know_where(view: _View) -> Iterator[Problem]:
             continue
         program = view.program
         pipelined = program.schedule.num_stages > 1 or statement.via == "descriptor"
-        if not in_loop or pipelined or program.bounds or statement.along is not None:
+        bounded = program.bounds or program.whole
+        if not in_loop or pipelined or bounded or statement.along is not None:
             what = "is loaded before the wait"
             yield statement, what, "load it so in the first iterations of a plain loop"
 

@@ -672,7 +672,7 @@ def spread(
         pieces: Its pieces at the sizes that it is made for.
     """
     columns = {d.side: d for d in dealt.values() if not d.of_rows}
-    if program.loop is None or program.bounds or len(columns) != 1:
+    if program.loop is None or program.bounds or program.whole or len(columns) != 1:
         return None
     ((side, load),) = columns.items()
     if program.extents[side.name] != 1 or not load.batch.loop or side.loop:
@@ -1368,9 +1368,18 @@ class _ChangeFinder:
         if bound or not own or not self._belong_together(own[0], stretches):
             return None
         ahead = self._ahead(p.first for each in stretches.values() for p in each)
-        if ahead is None or any(self._depends(s, stretches) for s in ahead):
+        if ahead is None:
+            return None
+        first = (*ahead, *self._loaded_early())
+        if any(self._depends(s, stretches) for s in first):
             return None
         return Narrowed(stretches, ahead)
+
+    def _loaded_early(self) -> list[tp.Load]:
+        """What the loop loads, if some of it is loaded before all else."""
+        every = tp.walk(self._program.body)
+        found = [s for s, looped in every if looped and isinstance(s, tp.Load)]
+        return found if any(s.early for s in found) else []
 
     def _belong_together(
         self, axis: Sequence[Split], stretches: Mapping[str, tuple[Stretch, ...]]

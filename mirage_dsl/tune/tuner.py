@@ -698,8 +698,10 @@ class Ahead:
 
     @property
     def overlapping(self) -> str:
-        """Whether calls overlap, and what is constant then."""
-        return " ".join([str(self.overlap), *sorted(self.constant)])
+        """Whether calls overlap, and the places of inputs that are constant then."""
+        inputs = enumerate(self._program.inputs)
+        places = (str(at) for at, item in inputs if item.name in self.constant)
+        return " ".join([str(self.overlap), *places])
 
     @property
     def form(self) -> Callable[[KernelGraph], KernelGraph] | None:

@@ -14,6 +14,7 @@ from mirage_dsl.core.errors import UnsupportedError
 from mirage_dsl.core.settings import INTERPRET
 from mirage_dsl.core.types import TensorSpec
 from mirage_dsl.frontend.arguments import bind_arguments
+from mirage_dsl.ir.check import check
 from mirage_dsl.ir.text.parser import parse
 from tests.api.dynamic_programs import (
     HALVES,
@@ -141,6 +142,15 @@ def test_dims_of_a_given_mugraph_are_found_by_place() -> None:
     graph = parse(PRODUCT)
     assert free_dims(graph, program) == {"i"}
     assert resized(graph, {"i"}, shape_of(5)) == graph.with_extents({"i": 5})
+
+
+def test_longer_loops_load_nothing_early() -> None:
+    text = PRODUCT.replace("loop(j / 32)", "loop(j / 32) num_stages(1) early(1)")
+    for iterations, early in ((8, 1), (9, 0)):
+        k = 32 * iterations
+        graph = resized(parse(text), {"j"}, [(16, k), (k, N)])
+        assert graph.blocks[0].schedule.early == early
+        assert check(graph) == []
 
 
 @pytest.mark.parametrize("m", [16, 9, 40])

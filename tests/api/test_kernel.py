@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
@@ -369,6 +370,48 @@ def test_what_is_constant_is_not_written() -> None:
             kernel(x, w, out=w[4:8])
 
 
+def test_what_is_constant_is_not_copied_for_a_call() -> None:
+    """A kernel right ahead would write what is read before the wait."""
+    kernel = with_constant("w")
+    x, w = torch.from_numpy(half(4, 32)), torch.from_numpy(half(32, 16))
+    with INTERPRET.scope(value=True):
+        right = kernel(-x, -w)
+        torch.testing.assert_close(kernel(torch._neg_view(x), -w), right)
+        with pytest.raises(UnsupportedError, match="w is constant, and is to be neg"):
+            kernel(x, torch._neg_view(w))
+
+    def multiplied(x: Any, w: Any) -> Any:
+        return x * w
+
+    kernel = mirage.kernel(multiplied, effort="none", overlap=True, constant="w")
+    z = torch.randn(4, dtype=torch.complex64)
+    torch.testing.assert_close(kernel(z.conj(), z), z.conj() * z)
+    with pytest.raises(UnsupportedError, match="w is constant, and is to be neg"):
+        kernel(z, z.conj())
+
+
+def test_what_is_constant_is_one_of_these_arguments() -> None:
+    """Though the name is that of another tensor of an argument elsewhere."""
+
+    def chosen(x: Any, w: Any, w_a: Any) -> Any:
+        return x + (w_a if w is None else w["a"])
+
+    kernel = mirage.kernel(chosen, effort="none", overlap=True, constant="w")
+    x = torch.ones(4)
+    assert kernel.bind(x, {"a": x}, None).constant == {"w_a"}
+    assert kernel.bind(x, None, x).constant == set()
+
+
+def test_inputs_of_a_given_mugraph_are_constant_by_their_places() -> None:
+    text = re.sub(r"\b[xw]\b", lambda m: "w" if m[0] == "x" else "x", ONE_STAGE)
+    kernel = mirage.kernel(mugraph=text, overlap=True, constant="w")
+    bound = kernel(rms_linear.function).bind(
+        mirage.spec((4, 32)), mirage.spec((32, 16))
+    )
+    found = [(i.name, i.constant) for i in bound.mugraph.inputs]
+    assert found == [("w", False), ("x", True)]
+
+
 def test_tensors_of_an_argument_are_constant_together() -> None:
     def gated(x: Any, weights: Any) -> Any:
         return mirage.silu(x @ weights["gate"]) * (x @ weights["up"])
@@ -376,15 +419,15 @@ def test_tensors_of_an_argument_are_constant_together() -> None:
     kernel = mirage.kernel(gated, effort="none", overlap=True, constant="weights")
     weights = {name: mirage.spec((32, 16)) for name in ("gate", "up")}
     bound = kernel.bind(mirage.spec((4, 32)), weights)
-    assert len(bound._constant) == 2
-    assert bound._constant == {i.name for i in bound.program.inputs} - {"x"}
+    assert len(bound.constant) == 2
+    assert bound.constant == {i.name for i in bound.program.inputs} - {"x"}
 
 
 def test_a_module_has_parameters_that_are_constant() -> None:
     module = torch.nn.Linear(32, 16).half()
     kernel = mirage.kernel(module, effort="none", overlap=True, constant="parameters")
     bound = kernel.bind(torch.zeros(4, 32).half())
-    assert bound._constant == {"weight", "bias"}
+    assert bound.constant == {"weight", "bias"}
 
 
 @pytest.mark.parametrize("interpret", [False, True])

@@ -191,6 +191,23 @@ def test_of_an_early_x_there_are_columns_as_well() -> None:
     check(graph)
 
 
+@pytest.mark.parametrize("parts", [False, True])
+def test_iterations_in_parts_have_one_column(*, parts: bool) -> None:
+    """Where a mask is settled in some iterations these are a loop of their own."""
+    text = str(dealt_halves(1))
+    text = text.replace("i = index h", "i = index h\n ia = index a\n ij = index n")
+    summed = line(dealt_halves(1), "z:")
+    masked = "at = load ia[a/loop]\n jt = load ij[n/grid]\n low = at <= jt + 3\n"
+    text = text.replace(summed, f"{masked} o = where(low, g, 0)\n{summed}")
+    text = text.replace("accumulate g", "accumulate o")
+    if parts:
+        text = text.replace("(a / 4)", "(a / 4) settled(low == 1 if a <= n + 3)")
+    graph = parse(text)
+    assert deals(graph)
+    assert ("(m_lane == it)" in body(graph)) is not parts
+    check(graph)
+
+
 def test_early_words_stand_before_the_wait() -> None:
     for graph in (dealt_halves(1, early=EARLY), dealt_bytes(early=EARLY)):
         before, _, behind = body(graph).partition("gdc_wait()")
@@ -202,6 +219,19 @@ def test_early_words_stand_before_the_wait() -> None:
         wait = ptx.index("griddepcontrol.wait")
         assert "evict_first" in ptx[:wait]
         assert wait < ptx.index("griddepcontrol.launch_dependents")
+
+
+def test_what_has_a_column_for_each_iteration_is_loaded_once() -> None:
+    """Behind the wait, also where it could be loaded before."""
+    text = str(dealt_halves(1, parts=2, warps=2, early="pdl(true) early(2)"))
+    text = text.replace("x: f16", "x: constant f16")
+    graph = parse(text.replace("s: constant f16", "s: f16"))
+    assert problems(graph) == []
+    before, _, behind = body(graph).partition("gdc_wait()")
+    assert "dealt_rows(" in before
+    assert "dealt_columns(" not in before
+    assert behind.count("dealt_columns(") == 1
+    check(graph)
 
 
 # -- What is not -----------------------------------------------------------------------

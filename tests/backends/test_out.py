@@ -150,6 +150,46 @@ mugraph rows(x: f32[m, k]) -> f32[m, k] where m = 16, k = 32 {
 """
 
 
+AT_A_PLACE = """mirage 1
+
+mugraph put(c: f32[m, n], p: i64[], x: constant f16[m, k], w: f16[k, n]) -> f32[m, n]
+where m = 16, k = 64, n = 32 {
+  i = index m
+  y = block grid(m / 4, n / 16) loop(k / 16) num_stages(1) pdl(true) early(2) {
+    t = load c[m/grid, n/grid]
+    it = load i[m/grid]
+    pt = load p[]
+    xt = load x[m/grid, k/loop]
+    wt = load w[k/loop, n/grid]
+    q = xt * wt
+    r = sum q over(k)
+    a = accumulate r
+    e = equal it, pt
+    z = where e, a, t
+    store y: f32[m/grid, n/grid] = z
+  }
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize("place", ["m/grid, k/loop", "k/loop"])
+def test_one_row_is_written_of_what_is_loaded_early(place: str) -> None:
+    """What depends on the row is not known before the wait: all blocks run then."""
+    text = AT_A_PLACE
+    if place == "k/loop":
+        text = text.replace("constant f16[m, k]", "constant f16[k]")
+        text = text.replace("load x[m/grid, k/loop]", "load x[k/loop]")
+    graph = parse(text)
+    c, _, *rest = random_inputs(graph)
+    inputs = [c, torch.tensor(5), *rest]
+    executable = TritonExecutable(graph, interpret=True)
+    (right,) = executable(*inputs)
+    (found,) = executable(*inputs, out=[c])
+    assert found is c
+    torch.testing.assert_close(c, right)
+
+
 @pytest.mark.parametrize(
     ("text", "stays"),
     [

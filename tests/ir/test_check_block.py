@@ -73,6 +73,7 @@ def test_grid() -> None:
         (Schedule(num_warps=64), "num_warps(64)"),
         (Schedule(num_warps=0), "num_warps(0)"),
         (Schedule(num_stages=0), "num_stages(0), expected 1 or more"),
+        (Schedule(early=-1), "early(-1), expected 0 or more"),
         (Schedule(early=1), "early(1) without a loop of 8 known iterations or fewer"),
     ],
 )

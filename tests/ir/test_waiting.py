@@ -23,6 +23,7 @@ from mirage_dsl.ir.analysis.launches import (
 from mirage_dsl.ir.builder import KernelBuilder
 from mirage_dsl.ir.check import check
 from mirage_dsl.ir.graph import BlockGraph, KernelGraph, Schedule
+from mirage_dsl.ir.text.parser import parse
 from tests.programs import mugraphs
 
 EARLY = Schedule(pdl=True)
@@ -155,6 +156,26 @@ def linear(k: int = 64, stages: int = 1) -> KernelGraph:
     return g.returns(y).build()
 
 
+SETTLED = """mirage 1
+
+mugraph sums(x: f32[n, d]) -> f32[n] where n = 32, d = 48 {
+  i = index n
+  j = index d
+  y = block grid(n / 16) loop(d / 8) settled(low == 1 if d <= n) num_stages(1) {
+    xt = load x[n/grid, d/loop]
+    it = load i[n/grid]
+    jt = load j[d/loop]
+    low = jt <= it
+    s = where(low, xt, 0)
+    t = sum s over(d)
+    a = accumulate t
+    store y: f32[n/grid] = a
+  }
+  return y
+}
+"""
+
+
 def test_without_a_promise_a_first_kernel_waits_for_all() -> None:
     graph = launched_early(linear(), first=True)
     assert awaited(graph) == {}
@@ -188,11 +209,35 @@ def test_a_view_of_what_is_not_constant_is_not() -> None:
     assert {n.source for n in loads} == {"w", graph.applies[0].result}
 
 
+@pytest.mark.parametrize("of", ["h, k", "k, h"])
+def test_what_a_view_may_copy_is_not_constant(of: str) -> None:
+    """PyTorch copies where memory has gaps: right ahead of what reads it."""
+    g = KernelBuilder("flat", m=16, h=4, k=8)
+    w, x = g.input("w", f32, "m, h, k"), g.input("x", f32, "m")
+    flat = g.flatten(w, of=of, to="q")
+    with g.block(loop=("q", 8), schedule=Schedule(num_stages=1)) as b:
+        t = b.mul(b.load(flat, "m, q/loop"), b.load(x, "m"))
+        y = b.store(b.sum(b.accumulate(t), over="q"), "m")
+    graph = g.returns(y, flat).build()
+    graph = launched_early(graph, first=True, constant={"w"})
+    (made,) = awaited(graph).values()
+    assert made == {"x", flat}
+
+
 @pytest.mark.parametrize("changes", [{"k": 256}, {"stages": 3}])
 def test_long_and_pipelined_loops_load_nothing_early(changes: dict[str, int]) -> None:
     graph = launched_early(linear(**changes), first=True, constant={"w"})
     assert graph.blocks[0].schedule.early == 0
     assert check(graph) == []
+
+
+def test_loops_that_run_in_parts_load_nothing_early() -> None:
+    """These begin where a mask hides nothing, which a block's place says."""
+    graph = launched_early(parse(SETTLED), first=True, constant={"x"})
+    assert graph.blocks[0].schedule.early == 0
+    assert check(graph) == []
+    graph = graph.with_schedules(lambda b: replace(b.schedule, early=1))
+    assert [p.rule for p in check(graph)] == ["schedule"]
 
 
 def test_what_was_chosen_of_a_kernel_that_starts_early_stays() -> None:

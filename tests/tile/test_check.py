@@ -240,6 +240,37 @@ def test_what_others_made_is_not_loaded_early() -> None:
     assert found.rule == "early_loads_know_where"
 
 
+IN_PARTS = """tiles 1
+
+tile sums(x: f32[n, d], y: f32[n]) where d = 48, n = 32 {
+  block grid(n / 16) loop(d / 8) whole(d >= n) num_stages(1) pdl(true)
+  pieces(n/grid, d/loop)
+  warps(4)
+  wait
+  announce
+  carry total: f32[n/grid, d/loop] = 0
+  loop(d) ahead {
+    a: f32[n/grid, d/loop] = load x[n/grid, d/loop] buffers(1)
+    total += a
+  }
+  loop(d) whole {
+    b: f32[n/grid, d/loop] = load x[n/grid, d/loop] buffers(1)
+    total += b
+  }
+  sum: f32[n/grid] = sum total over(d/loop)
+  store y: f32[n/grid] = sum
+}
+"""
+
+
+def test_loops_in_parts_load_nothing_early() -> None:
+    """None of them begins with the first iteration of all blocks."""
+    assert check(parse(IN_PARTS), made=frozenset()) == []
+    early = IN_PARTS.replace("buffers(1)", "buffers(1) early(1)", 1)
+    (found,) = check(parse(early), made=frozenset())
+    assert found.rule == "early_loads_know_where"
+
+
 def test_the_example_of_the_documentation_reads_back() -> None:
     page = PAGE.read_text("utf-8")
     (text,) = re.findall(r"```\n(tiles 1\n.*?)```", page, flags=re.S)

@@ -21,7 +21,7 @@ from mirage_dsl.search.variants import proposals, unlooped
 from mirage_dsl.store import superoptimize as store
 from mirage_dsl.tune import tuner
 from mirage_dsl.tune.measure import Timing
-from mirage_dsl.tune.tuner import Tuned, tuned
+from mirage_dsl.tune.tuner import Ahead, Tuned, tuned
 from mirage_dsl.verify.verifier import verify
 from tests.backends.conformance import loaded_early
 from tests.tune.tuning import Device, gated, library_first, searched
@@ -294,6 +294,24 @@ def test_calls_are_timed_as_they_will_be_launched(
     other = mirage.kernel(overlap=not overlap)(gated.function)
     other.bind(mirage.spec((16, 64)), mirage.spec((96, 64), strides=(1, 96))).search()
     assert len(device.timed) == timed, "these are timings of their own"
+
+
+def test_what_is_constant_is_told_by_its_place() -> None:
+    """Timings serve programs with other names, which may be those of other inputs."""
+
+    def one(a, b):
+        return a @ b
+
+    def other(b, a):
+        return b @ a
+
+    specs = mirage.spec((16, 64)), mirage.spec((64, 32))
+    told = [
+        Ahead(mirage.kernel(f).trace(*specs), overlap=True, constant={name}).overlapping
+        for f in (one, other)
+        for name in ("a", "b")
+    ]
+    assert told[0] == told[3] != told[1] == told[2]
 
 
 def test_a_search_leaves_time_to_the_tuning_that_follows(

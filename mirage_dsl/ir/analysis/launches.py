@@ -537,6 +537,16 @@ def launched_in_turn(graph: ir.KernelGraph) -> ir.KernelGraph:
     )
 
 
+def early_where_possible(graph: ir.KernelGraph) -> ir.KernelGraph:
+    """Loops that can load nothing early are not asked to."""
+
+    def fitting(block: ir.BlockGraph) -> ir.Schedule:
+        fits = not block.schedule.early or most_early(block, graph.extent_of)
+        return block.schedule if fits else replace(block.schedule, early=0)
+
+    return graph.with_schedules(fitting)
+
+
 def behind_kernels(
     graph: ir.KernelGraph,
 ) -> Iterator[tuple[ir.BlockGraph, AbstractSet[str]]]:
@@ -578,9 +588,14 @@ def _with_ahead(graph: ir.KernelGraph) -> Iterator[_Ahead]:
             made.update(node.results)
         elif not node.is_view or made.intersection(node.values):
             made.add(node.result)
-        elif given.intersection(node.values):
+        elif given.intersection(node.values) or _may_copy(node):
             given.add(node.result)
         ahead = node
+
+
+def _may_copy(view: ir.Apply) -> bool:
+    """Whether a kernel may make what a view shows, as of dims with gaps between."""
+    return view.factored is not None and view.factored.flattens
 
 
 def after_wait(block: ir.BlockGraph, made: AbstractSet[str]) -> frozenset[str] | None:

@@ -1693,14 +1693,19 @@ class _Printer:
         self._tiles.leave()
         self._writer.dedent()
 
+    @cached_property
+    def _in_columns(self) -> Sequence[str]:
+        """What iterations have a column of each."""
+        dealt = self._dealt.items()
+        return [r for r, d in dealt if not d.of_rows and self._places.spread]
+
     def _load_columns(self) -> None:
         """What iterations have a column of each, of all of them at once."""
-        for result, dealt in self._dealt.items():
-            if not dealt.of_rows:
-                name = self._writer.names.fresh(f"{result}_columns")
-                address = replace(self._looped.addresses[result], step="")
-                self._load_dealt(self._loads[result], address, name)
-                self._looped.columns[result] = name
+        for result in self._in_columns:
+            name = self._writer.names.fresh(f"{result}_columns")
+            address = replace(self._looped.addresses[result], step="")
+            self._load_dealt(self._loads[result], address, name)
+            self._looped.columns[result] = name
 
     def _sum_columns(self) -> None:
         """Of what iterations added to their own columns, the sum in the first one.
@@ -1746,11 +1751,9 @@ class _Printer:
 
     def _early_loads(self) -> Iterator[str]:
         """The results of loads of which first iterations come before the wait."""
-        for statement in self._program.statements:
-            if isinstance(statement, tp.Load) and statement.early:
-                dealt = self._dealt.get(statement.result)
-                if dealt is None or dealt.of_rows or not self._places.spread:
-                    yield statement.result
+        for load in self._loads.values():
+            if load.early and load.result not in self._in_columns:
+                yield load.result
 
     def _parts(self) -> Mapping[tp.Part, tuple[str, str]]:
         """Of each part, the first iteration, and the one behind the last."""
