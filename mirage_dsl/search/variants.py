@@ -193,8 +193,8 @@ def neighbours(
             continue
         facts = facts_of(node, types, extents)
         for block in _steps(facts, made.get(node), hardware.architecture):
-            if block.schedule.early and not most_early(block, extents):
-                block = replace(block, schedule=replace(block.schedule, early=0))
+            early = min(block.schedule.early, most_early(block, extents))
+            block = replace(block, schedule=replace(block.schedule, early=early))
             cost = priced.with_sizes(at, block)
             if cost.feasible:
                 found[at, block] = cost

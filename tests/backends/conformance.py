@@ -955,7 +955,7 @@ def _pairs_of_bytes() -> Iterator[tuple[str, KernelGraph]]:
 _EARLY = """mirage 1
 
 mugraph linear(x: f16[m, k], w: constant f16[k, n], b: constant f16[n]) -> f32[m, n]
-where m = 20, k = {k}, n = 24 {{
+where m = 20, k = {k}, n = {n} {{
   y = block grid(m / 16, n / 16) loop(k / 16) num_stages(1) pdl(true) early({early}) {{
     x_t = load x[m/grid, k/loop]
     w_t = load w[k/loop, n/grid]
@@ -970,9 +970,9 @@ where m = 20, k = {k}, n = 24 {{
 """
 
 
-def loaded_early(k: int = 70, early: int = 2) -> KernelGraph:
+def loaded_early(k: int = 70, n: int = 24, *, early: int = 2) -> KernelGraph:
     """A product whose weights are loaded before the wait, of so many iterations."""
-    return parse(_EARLY.format(k=k, early=early))
+    return parse(_EARLY.format(k=k, n=n, early=early))
 
 
 def _joined_operands() -> KernelGraph:

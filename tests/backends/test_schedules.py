@@ -34,7 +34,7 @@ STARTS: dict[str, KernelGraph] = {
     "norm_ahead": mugraphs.norm_ahead(
         20, 96, 128, tile_k=32, schedule=Schedule(pdl=True)
     ),
-    "constants": loaded_early(early=1),
+    "constants": loaded_early(64, 32, early=1),
     "ntrans": mugraphs.ntrans(5, 30, tile_m=2),
     "split_k": mugraphs.split_k(
         20, 100, 40, tile_m=16, tile_n=16, part_k=48, tile_k=16
