@@ -96,8 +96,10 @@ class _Canonical:
                 (self.values[r.value], self.type(r.type)) for r in self.graph.returns
             ),
         ]
-        if self.schedule:
-            parts.append(tuple(i.constant for i in self.graph.inputs))
+        constant = [i.constant for i in self.graph.inputs]
+        if self.schedule and any(constant):
+            # Without, a program has one hash: it has no schedules.
+            parts.append(tuple(constant))
         if self.sizes:
             known = [(self.dim(n), e) for n, e in self.graph.extents if self.uses(n)]
             parts.append(tuple(sorted(known)))
