@@ -217,9 +217,7 @@ def _asked(node: BlockGraph, graph: KernelGraph) -> str:
         )
     if early := loaded_early(node, made):
         matrices = " and ".join(load.source for load in early)
-        words += (
-            f", loads meanwhile {matrices} of the first {schedule.early} iterations"
-        )
+        words += f", loads meanwhile {matrices} of iterations up to {schedule.early}"
     return words
 
 

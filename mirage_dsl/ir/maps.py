@@ -74,10 +74,10 @@ def most_early(block: ir.BlockGraph, extents: Mapping[str, int | None]) -> int:
         return 0
     if schedule.num_stages > 1 or schedule.descriptors:
         return 0
-    known = {n: e for n, e in extents.items() if e is not None}
-    if loop.dim not in known:
+    extent = extents.get(loop.dim)
+    if extent is None:
         return 0
-    count = iterations(block, known)
+    count = iterations(block, {loop.dim: extent})
     return count if count <= ir.WRITTEN_OUT else 0
 
 

@@ -193,8 +193,9 @@ def neighbours(
             continue
         facts = facts_of(node, types, extents)
         for block in _steps(facts, made.get(node), hardware.architecture):
-            early = min(block.schedule.early, most_early(block, extents))
-            block = replace(block, schedule=replace(block.schedule, early=early))
+            if block.schedule.early:
+                early = min(block.schedule.early, most_early(block, extents))
+                block = replace(block, schedule=replace(block.schedule, early=early))
             cost = priced.with_sizes(at, block)
             if cost.feasible:
                 found[at, block] = cost
